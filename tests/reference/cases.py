@@ -24,7 +24,7 @@ FOLDER = Path(
 
 @cache
 def every() -> tuple[Case, ...]:
-    """All cases, in the file's order; where the file is absent the calling module is skipped, in CI it fails."""
+    """All cases, in the file's order; without the file the calling module is skipped, or in CI fails."""
     path = FOLDER / "cases.jsonl"
     if not path.is_file():
         reason = f"no reference cases at {path}; set INFRABOOK_REFERENCE to the folder that has them"
@@ -43,7 +43,7 @@ def cases(topic: str) -> dict[str, Case]:
 
 
 def passes(expected: dict[str, Any], value: Any) -> bool:
-    """Whether ``value`` is within the tolerance of an ``expected`` entry; equal where both tolerances are 0."""
+    """Whether ``value`` is within the tolerance of an ``expected`` entry (equal, where both are 0)."""
     want = expected["value"]
     if not isinstance(want, int | float):
         return bool(value == want)
