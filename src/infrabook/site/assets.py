@@ -1,0 +1,68 @@
+"""Fonts, formulas and the style sheet, all served by the site itself; colours come from ``palette``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import sphinxcontrib.katex as katex
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+from .. import palette
+
+HERE = Path(__file__).parent / "assets"
+FONT = "@fontsource-variable/source-serif-4/files/source-serif-4-latin-wght-{}.woff2"
+
+
+def package(app: Sphinx, name: str) -> Path:
+    """A file or folder of the front-end packages that ``make site`` installs."""
+    path = Path(app.confdir) / "node_modules" / name
+    if not path.exists():
+        raise ExtensionError(f"node_modules/{name} is missing: run `make site`, which installs it")
+    return path
+
+
+def configure(app: Sphinx, config: Any) -> None:
+    """Point KaTeX at the pinned package, and let a formula that does not parse fail the build."""
+    config.katex_js_path = str(package(app, "katex/dist/katex.min.js"))
+    config.katex_css_path = "vendor/katex/katex.min.css"
+    katex.KATEX_DEFAULT_OPTIONS.update(throwOnError=True, strict="error")
+    config.html_static_path.append(str(HERE / "static"))
+    config.html_css_files.append("book.css")
+
+
+def variables() -> str:
+    """The palette as custom properties, for the style sheet.
+
+    >>> "--book-weights: #0072B2" in variables()
+    True
+    """
+    colours = palette.KINDS | palette.PHASES
+    rows = [f"  --book-{kind.replace('_', '-')}: {colour};" for kind, (colour, _) in colours.items() if colour != "none"]
+    return "\n".join([":root {", *rows, "}", ""])
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    """Copy the packages' files once and write the palette's style sheet."""
+    if error or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    vendor = static / "vendor"
+    for folder in ("katex/fonts", "fonts"):
+        (vendor / folder).mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(package(app, "katex/dist/katex.min.css"), vendor / "katex/katex.min.css")
+    for font in package(app, "katex/dist/fonts").glob("*.woff2"):
+        shutil.copyfile(font, vendor / "katex/fonts" / font.name)
+    for style in ("normal", "italic"):
+        source = package(app, FONT.format(style))
+        shutil.copyfile(source, vendor / "fonts" / source.name)
+    (static / "palette.css").write_text(variables(), "utf8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", configure)
+    app.connect("build-finished", write)
+    app.add_css_file("palette.css")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
