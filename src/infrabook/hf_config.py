@@ -1,7 +1,7 @@
 """Reads a Hugging Face ``config.json`` into a ``Transformer``, and refuses what it could only guess at.
 
-Defaults for absent fields are those of transformers 5 (``models/*/configuration_*.py``); the sizes that make a
-model what it is have to be there. ``models.Transformer.from_hf_config`` is the way in.
+Defaults for absent fields are those of transformers 5 (``models/*/configuration_*.py``); the sizes that make
+a model what it is have to be there. ``models.Transformer.from_hf_config`` is the way in.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _ALIASES: dict[str, dict[str, str]] = {
     "deepseek_v3": {"num_local_experts": "n_routed_experts"},
 }  # fmt: skip
 
-# A field that no reader below understands and whose name speaks of sizes may change the count: better no answer
-# than a wrong one. These look like such fields and are none (generation settings, training, routing, extra
-# prediction modules that the published counts leave out).
+# A field that no reader below understands and whose name speaks of sizes may change the count: better no
+# answer than a wrong one. These look like such fields and are none (generation settings, training, routing,
+# extra prediction modules that the published counts leave out).
 _SIZE_WORDS = re.compile(
     r"(^|_)(n|num|size|dim|rank|width|layers?|heads?|experts?|lora|bias|vision|audio|text|encoder|mtp|ssm|mamba"
     r"|conv|altup|laurel|adapter|norm|cross)(_|$)"
 )
-_HARMLESS = frozenset(
-    """
-    add_cross_attention attention_bias chunk_size_feed_forward cross_attention_hidden_size decoder_sparse_step
-    encoder_no_repeat_ngram_size ep_size first_k_dense_replace head_dim hidden_size initializer_range
-    intermediate_size is_encoder_decoder kv_lora_rank layer_norm_eps layer_norm_epsilon layer_types
-    max_window_layers mlp_bias mlp_only_layers moe_intermediate_size moe_layer_freq n_ctx n_embd n_group n_head
-    n_inner n_layer n_positions n_routed_experts n_shared_experts no_repeat_ngram_size norm_topk_prob
-    num_attention_heads num_beam_groups num_beams num_experts num_experts_per_tok num_hidden_layers
-    num_key_value_heads num_labels num_local_experts num_mtp_layers num_nextn_predict_layers
-    num_return_sequences pruned_heads q_lora_rank qk_nope_head_dim qk_rope_head_dim qk_head_dim rms_norm_eps
-    router_aux_loss_coef scale_attn_by_inverse_layer_idx tie_encoder_decoder tie_word_embeddings v_head_dim
-    vocab_size use_text_config
-    """.split()
-)
+_HARMLESS = frozenset({
+    "add_cross_attention", "attention_bias", "chunk_size_feed_forward", "cross_attention_hidden_size",
+    "decoder_sparse_step", "encoder_no_repeat_ngram_size", "ep_size", "first_k_dense_replace",
+    "head_dim", "hidden_size", "initializer_range", "intermediate_size", "is_encoder_decoder",
+    "kv_lora_rank", "layer_norm_eps", "layer_norm_epsilon", "layer_types", "max_window_layers",
+    "mlp_bias", "mlp_only_layers", "moe_intermediate_size", "moe_layer_freq", "n_ctx", "n_embd",
+    "n_group", "n_head", "n_inner", "n_layer", "n_positions", "n_routed_experts", "n_shared_experts",
+    "no_repeat_ngram_size", "norm_topk_prob", "num_attention_heads", "num_beam_groups", "num_beams",
+    "num_experts", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_labels",
+    "num_local_experts", "num_mtp_layers", "num_nextn_predict_layers", "num_return_sequences",
+    "pruned_heads", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim",
+    "rms_norm_eps", "router_aux_loss_coef", "scale_attn_by_inverse_layer_idx", "tie_encoder_decoder",
+    "tie_word_embeddings", "v_head_dim", "vocab_size", "use_text_config",
+})  # fmt: skip
 # Understood by one architecture; in another's config the same field would be a change of the model.
 _ONLY_IN: dict[str, frozenset[str]] = {
     "n_inner": frozenset({"gpt2"}),
@@ -77,11 +77,11 @@ def read(source: Config | str | Path, *, name: str | None = None) -> Transformer
     _refuse_unknown(config, kind)
     origin = config.get("_name_or_path")
     origin = origin if isinstance(origin, str) and origin else kind
-    parts = _common(config, kind) | ARCHITECTURES[kind](config)
-    return Transformer(**({"name": name or origin, "source": f"config.json of {name or origin}"} | parts))
+    parts: Config = {"name": name or origin, "source": f"config.json of {name or origin}"}
+    return Transformer(**(parts | _common(config, kind) | ARCHITECTURES[kind](config)))
 
 
-# -- getting at the fields ---------------------------------------------------------------------------------------
+# -- getting at the fields ----------------------------------------------------------------------------------
 def _load(source: Config | str | Path) -> Config:
     if isinstance(source, dict):
         return source
@@ -172,7 +172,7 @@ def _bool(config: Config, field: str, default: bool) -> bool:
     return value
 
 
-# -- what the architectures share --------------------------------------------------------------------------------
+# -- what the architectures share ---------------------------------------------------------------------------
 # kv_heads: transformers' default where num_key_value_heads is absent (where it is null: heads).
 _KV_HEADS = {
     "mistral": 8,
@@ -206,17 +206,9 @@ def _common(config: Config, kind: str) -> Config:
         "tied": _bool(config, "tie_word_embeddings", kind == "gemma2"),
     }
     if kind != "deepseek_v3":
-        default = _HEAD_DIM.get(kind) if "head_dim" not in config else None
-        common["head_dim"] = (
-            _int(config, "head_dim", default)
-            if _given(config, "head_dim", default)
-            else _split(hidden, heads)
-        )
+        given = config.get("head_dim", _HEAD_DIM.get(kind))
+        common["head_dim"] = _split(hidden, heads) if given is None else whole("head_dim", given)
     return common
-
-
-def _given(config: Config, field: str, default: object) -> bool:
-    return config.get(field) is not None or default is not None
 
 
 def _split(hidden: int, heads: int) -> int:
@@ -231,15 +223,15 @@ def _attention_bias(config: Config) -> Config:
 
 
 def _window(config: Config, layers: int, *, default: int | None = None) -> Config:
-    """A sliding window of ``sliding_window`` tokens in ``layers`` layers; null means none, absent ``default``."""
-    size = config["sliding_window"] if "sliding_window" in config else default
+    """A window of ``sliding_window`` tokens in ``layers`` layers; null means none, absent ``default``."""
+    size = config.get("sliding_window", default)
     if size is None or layers == 0:
         return {}
     return {"window": whole("sliding_window", size), "window_layers": layers}
 
 
 def _layer_types(config: Config) -> int | None:
-    """How many layers the field ``layer_types`` gives a sliding window; ``None`` where there is no such field."""
+    """How many layers the field ``layer_types`` gives a sliding window; ``None`` without such a field."""
     kinds = config.get("layer_types")
     if kinds is None:
         return None
@@ -250,7 +242,7 @@ def _layer_types(config: Config) -> int | None:
     return kinds.count("sliding_attention")
 
 
-# -- one function an architecture --------------------------------------------------------------------------------
+# -- one function an architecture ---------------------------------------------------------------------------
 def _gpt2(config: Config) -> Config:
     hidden, heads = _int(config, "n_embd"), _int(config, "n_head")
     return {

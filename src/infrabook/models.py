@@ -23,8 +23,8 @@ QKNorm = Literal["none", "head", "width"]
 
 @dataclass(frozen=True)
 class MoE:
-    """Mixture of experts in place of the feed-forward layer: ``experts`` routed (``top_k`` of them a token) and
-    ``shared`` for every token, each of width ``ffn``; the first ``dense_layers`` layers have none.
+    """Mixture of experts in place of the feed-forward layer: ``experts`` routed (``top_k`` of them a token)
+    and ``shared`` for every token, each of width ``ffn``; the first ``dense_layers`` layers have none.
 
     >>> MoE(experts=8, top_k=9, ffn=14336)
     Traceback (most recent call last):
@@ -72,7 +72,7 @@ class Transformer:
     """A decoder-only transformer, by its dimensions.
 
     Symbols of the book: L ``layers``, h ``hidden``, a ``heads``, g ``kv_heads``, d ``head_dim``, f ``ffn``,
-    V ``vocab``, s sequence, b batch. ``head_dim`` is a number of its own: a·d need not be h (Gemma, Qwen3, PaLM).
+    V ``vocab``, s sequence, b batch. ``head_dim`` is a number of its own: a·d need not be h (Gemma, Qwen3).
 
     Raises ``InfrabookError`` for sizes that are not positive whole numbers or that contradict each other.
 
@@ -138,17 +138,15 @@ class Transformer:
         if self.moe and self.moe.dense_layers > self.layers:
             raise InfrabookError(f"{self.moe.dense_layers} of {self.layers} layers cannot be dense")
         if self.mla and self.qk_norm != "none":
-            raise InfrabookError(
-                "qk_norm is not defined for multi-head latent attention, which norms its latents"
-            )
+            raise InfrabookError("qk_norm is not defined for multi-head latent attention")
 
     @classmethod
     def from_hf_config(cls, source: dict[str, Any] | str | Path, *, name: str | None = None) -> Transformer:
         """The model that a Hugging Face ``config.json`` describes.
 
         ``source`` is the parsed dict, the JSON text itself, or a path to the file (or to its folder). Known
-        ``model_type`` values are ``hf_config.ARCHITECTURES``; fields a config leaves out take the defaults that
-        transformers has for the architecture. Raises ``InfrabookError`` for anything it cannot count.
+        ``model_type`` values are ``hf_config.ARCHITECTURES``; fields a config leaves out take the defaults
+        that transformers has for the architecture. Raises ``InfrabookError`` for what it cannot count.
 
         >>> Transformer.from_hf_config('{"model_type": "gpt2", "n_layer": 12, "n_embd": 1000, "n_head": 12}')
         Traceback (most recent call last):
