@@ -100,5 +100,3 @@ def gigabytes(value: Exact) -> str:
     '112.00 GB (104.31 GiB)'
     """
     return f"{show(value, 'GB')} ({show(value, 'GiB')})"
-
-

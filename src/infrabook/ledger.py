@@ -181,6 +181,7 @@ class Ledger:
 
     def to_dict(self) -> dict[str, Any]:
         """The account as plain data for JSON; fractions become ``"numerator/denominator"``."""
+
         def plain(value: Exact) -> int | str:
             return value if isinstance(value, int) else str(value)
 

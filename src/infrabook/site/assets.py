@@ -40,7 +40,9 @@ def variables() -> str:
     True
     """
     colours = palette.KINDS | palette.PHASES
-    rows = [f"  --book-{kind.replace('_', '-')}: {colour};" for kind, (colour, _) in colours.items() if colour != "none"]
+    rows = [
+        f"  --book-{kind.replace('_', '-')}: {colour};" for kind, (colour, _) in colours.items() if colour != "none"
+    ]
     return "\n".join([":root {", *rows, "}", ""])
 
 

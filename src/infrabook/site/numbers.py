@@ -138,7 +138,7 @@ class LabFigure(Figure):
 
     def run(self) -> list[nodes.Node]:
         env = self.state.document.settings.env
-        location = "%s:%s" % self.state_machine.get_source_and_line(self.lineno)  # type: ignore[no-untyped-call]
+        location = "{}:{}".format(*self.state_machine.get_source_and_line(self.lineno))
         try:
             label, data, _ = lookup(env, env.docname, self.arguments[0])
             formats = [mime for mime in IMAGES if mime in data]
@@ -180,7 +180,8 @@ class LabTransform(SphinxTransform):
         try:
             stored = read_lab(path, path.stat().st_mtime_ns)
         except LabError as error:
-            return complain(self.env, error, self.env.docname)
+            complain(self.env, error, self.env.docname)
+            return
         for cell in list(self.document.findall(nodes.container)):
             names = [
                 f"{lab}:{key}" for key, (index, _) in stored.items()

@@ -6,6 +6,8 @@ remote ``origin`` where it is on GitHub. Without one the links that need it are 
 
 from __future__ import annotations
 
+import calendar
+import datetime
 import json
 import os
 import re
@@ -25,7 +27,6 @@ from sphinx.util.docutils import SphinxDirective
 from ..labfile import KEY
 
 LABS_BRANCH = "labs"  # the Pages workflow writes labs there, each pinned to the commit it was stamped from
-MONTHS = "January February March April May June July August September October November December".split()
 
 
 def repository(folder: Path) -> str:
@@ -68,8 +69,8 @@ def said_day(iso: str) -> str:
     >>> said_day("2026-11-29")
     '29 November 2026'
     """
-    year, month, day = iso.split("-")
-    return f"{int(day)} {MONTHS[int(month) - 1]} {year}"
+    day = datetime.date.fromisoformat(iso)
+    return f"{day.day} {calendar.month_name[day.month]} {day.year}"
 
 
 def provenance(notebook: dict[str, Any]) -> str:
@@ -93,7 +94,9 @@ def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any],
         if page.startswith("book/"):
             links.append(("the lab", context["pathto"](inside.removesuffix(".ipynb"))))
         if name:
-            links.append(("open in Colab", f"https://colab.research.google.com/github/{name}/blob/{LABS_BRANCH}/{inside}"))
+            links.append(
+                ("open in Colab", f"https://colab.research.google.com/github/{name}/blob/{LABS_BRANCH}/{inside}")
+            )
         links.append(("download notebook", context["pathto"]("_downloads/labs/" + lab.name, 1)))
     if doctree is not None:
         if name:

@@ -1,0 +1,147 @@
+"""What a lab does besides computing: store a number or a figure for its chapter, and check an exercise.
+
+Stored outputs have to be the same on the next processor. So a float keeps only the digits that were proved to
+survive one, and a figure is drawn from values rounded by ``rounded`` or exact ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from io import StringIO
+from typing import Any
+
+from IPython import display as ipython
+
+from . import palette
+from .errors import InfrabookError
+from .ledger import Ledger
+
+PREFIX = "application/papermill.record/"  # what myst_nb.glue writes and nbval compares
+EXERCISES: dict[str, Exercise] = {}
+
+
+# -- numbers and figures for the chapter ----------------------------------------------------------------------
+def record(key: str, value: Any, digits: int = 6) -> None:
+    """Print ``key = value`` and store the value for ``{num}``; a float keeps ``digits`` significant digits.
+
+    Takes int, float, str, Fraction (stored as float) and scalars of NumPy and torch.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", key):
+        raise InfrabookError(f"the key {key!r} has to be lower-case letters, digits and _, as in total_gb")
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, Fraction):
+        value = int(value) if value.denominator == 1 else float(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InfrabookError(f"{key} is {value}: only finite numbers can be quoted")
+        value = float(f"{value:.{digits}g}")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InfrabookError(f"{key} is a {type(value).__name__}; a chapter can quote an int, a float or a str")
+    print(f"{key} = {value:,}" if isinstance(value, int) else f"{key} = {value}")
+    _store(key, {PREFIX + "text/plain": repr(value)}, PREFIX)
+
+
+def record_figure(key: str, figure: Any) -> None:
+    """Show a matplotlib figure and store it as SVG under ``key``, the same bytes in every run."""
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    with matplotlib.rc_context({"svg.hashsalt": key, "svg.fonttype": "path"}):
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True)
+    plt.close(figure)
+    _store(key, {"image/svg+xml": text.getvalue(), "text/plain": f"<figure {key}>"}, "")
+
+
+def _store(key: str, bundle: dict[str, str], prefix: str) -> None:
+    ipython.display(bundle, raw=True, metadata={"scrapbook": {"name": key, "mime_prefix": prefix}})
+
+
+def show(ledger: Ledger, unit: str = "GB", digits: int = 2) -> None:
+    """A ledger as a table."""
+    ipython.display(ipython.HTML(ledger.to_html(unit, digits)))
+
+
+@contextmanager
+def figure_style() -> Iterator[dict[str, str]]:
+    """The book's one style for matplotlib; yields the palette, kind -> colour.
+
+    >>> with figure_style() as colours:
+    ...     colours["weights"]
+    '#0072B2'
+    """
+    import matplotlib
+
+    style: dict[Any, Any] = {
+        "figure.figsize": (7.2, 3.4), "font.size": 9.5, "font.family": "sans-serif",
+        "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "axes.titlesize": 10.5,
+        "axes.titlelocation": "left", "axes.titleweight": "bold", "xtick.major.width": 0.7, "ytick.major.width": 0.7,
+        "legend.frameon": False, "lines.linewidth": 1.6, "hatch.linewidth": 0.6,
+    }  # fmt: skip
+    with matplotlib.rc_context(style):
+        yield {kind: colour for kind, (colour, _) in (palette.KINDS | palette.PHASES).items()}
+
+
+def rounded(values: Any, digits: int = 4) -> list[float]:
+    """Numbers kept to ``digits`` significant digits, so that a figure is the same on every processor.
+
+    >>> rounded([1.23456, 2 / 3])
+    [1.235, 0.6667]
+    """
+    return [float(f"{float(value):.{digits}g}") for value in values]
+
+
+# -- exercises -------------------------------------------------------------------------------------------------
+class Exercise:
+    """A question with a computed answer, and a word for each mistake worth naming."""
+
+    def __init__(self, answer: Callable[[], Any], mistakes: dict[str, Callable[[], Any]], tolerance: float) -> None:
+        self.answer, self.mistakes, self.tolerance = answer, mistakes, tolerance
+
+    def matches(self, given: Any, wanted: Any) -> bool:
+        """Whether ``given`` is right: equal, or within the relative tolerance for numbers."""
+        if isinstance(wanted, str) or isinstance(given, str):
+            return str(given).strip().lower() == str(wanted).strip().lower()
+        if isinstance(given, list | tuple) or isinstance(wanted, list | tuple):
+            return list(given) == list(wanted)
+        return math.isclose(float(given), float(wanted), rel_tol=self.tolerance, abs_tol=0)
+
+
+def exercise(name: str, *, mistakes: dict[str, Callable[[], Any]] | None = None, tolerance: float = 0.005) -> Any:
+    """Register the function below as the answer to exercise ``name`` (``"seven-billion/1"``).
+
+    ``mistakes`` maps what to say to the wrong answer that earns it.
+    """
+
+    def register(answer: Callable[[], Any]) -> Callable[[], Any]:
+        EXERCISES[name] = Exercise(answer, mistakes or {}, tolerance)
+        return answer
+
+    return register
+
+
+def check(name: str, given: Any) -> bool:
+    """Say whether ``given`` answers exercise ``name``, without saying what would; True if it does."""
+    from . import exercises  # noqa: F401  (fills EXERCISES)
+
+    if name not in EXERCISES:
+        raise InfrabookError(f"there is no exercise {name!r}; there are {', '.join(sorted(EXERCISES))}")
+    if given is ... or given is None:
+        print(f"{name}: waiting for your answer.")
+        return False
+    found = EXERCISES[name]
+    try:
+        right = found.matches(given, found.answer())
+    except (TypeError, ValueError):
+        print(f"{name}: {given!r} is not the kind of answer asked for.")
+        return False
+    if right:
+        print(f"{name}: right.")
+        return True
+    words = next((say for say, wrong in found.mistakes.items() if found.matches(given, wrong())), "not yet.")
+    print(f"{name}: {words}")
+    return False

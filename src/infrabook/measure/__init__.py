@@ -1,0 +1,10 @@
+"""Witnesses that are not ours: autograd's saved tensors, PyTorch's memory tracker, the GPU's allocator.
+
+The one place of the library that touches PyTorch's private modules; ``PRIVATE`` names them, and a test imports
+each, so that a new release that moves one says so at once.
+"""
+
+PRIVATE = (
+    "torch._subclasses.fake_tensor",
+    "torch.distributed._tools.mem_tracker",
+)

@@ -1,0 +1,109 @@
+"""When in a training step memory is highest, and what it holds then, on tensors that take no memory.
+
+PyTorch's ``FakeTensorMode`` runs a step of any size without allocating it, and its ``MemTracker`` charges every
+storage that would be alive. The tracker agrees with the allocator trace of a real run to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from ..ledger import Ledger, Row, ledger
+from ..models import Transformer
+from ..units import GIB
+
+KINDS = {  # the tracker's word -> (row, kind)
+    "Parameter": ("parameters", "weights"),
+    "Gradient": ("gradients", "gradients"),
+    "Optstate": ("optimizer states", "optimizer"),
+    "Activation": ("activations", "activations"),
+    "Temp": ("temporaries of the backward pass", "buffers"),
+    "Buffer": ("module buffers", "buffers"),
+    "Other": ("inputs", "buffers"),
+}
+Phase = Literal["forward", "backward", "optimizer step"]
+
+
+class _PhaseTracker(MemTracker):  # type: ignore[no-untyped-call]  # torch does not type its subclass hook
+    """The tracker without statistics a module, which make it quadratic in depth; it notes the phase of the peak."""
+
+    phase: Phase = "forward"
+    peak_phase: Phase = "forward"
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        for device, now in self._curr_mem_snap.items():
+            if now["Total"] > self._peak_mem.get(device, 0):
+                self._peak_mem[device] = now["Total"]
+                self._peak_mem_snap[device] = dict(now)
+                self.peak_phase = self.phase
+
+    def account(self, title: str, which: Literal["current", "peak"] = "current") -> Ledger:
+        """What is alive now, or was at the peak, as a ledger in bytes."""
+        found: dict[str, int] = {}
+        for device_snapshot in self.get_tracker_snapshot(which).values():
+            for kind, value in device_snapshot.items():
+                word = getattr(kind, "value", str(kind))
+                if word in KINDS:
+                    found[word] = found.get(word, 0) + int(value)
+        return ledger(title, (Row(KINDS[w][0], found.get(w, 0), KINDS[w][1]) for w in KINDS))
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What a second training step holds (the first makes the optimizer's states)."""
+
+    after_forward: Ledger
+    after_backward: Ledger
+    after_step: Ledger
+    peak: Ledger
+    peak_phase: Phase
+
+    @property
+    def peak_gib(self) -> float:
+        """The peak in GiB."""
+        return float(self.peak.total) / GIB
+
+
+def training_step(
+    build: Callable[[], nn.Module], model: Transformer, *, batch: int = 1, sequence: int = 2048,
+    dtype: torch.dtype = torch.bfloat16,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.AdamW,
+) -> StepMemory:  # fmt: skip
+    """Memory over one training step of ``build()``, a module called with ids and targets, without allocating it.
+
+    Bytes are those of a CPU build; the tracker rounds every storage up to CUDA's 512 bytes.
+    Source: ``torch.distributed._tools.mem_tracker``.
+    """
+    before = torch.get_default_dtype()
+    with FakeTensorMode():
+        torch.set_default_dtype(dtype)
+        try:
+            net = build()
+        finally:
+            torch.set_default_dtype(before)
+        update = optimizer(net.parameters())
+        ids, targets = (torch.randint(0, model.vocab, (batch, sequence)) for _ in range(2))
+        tracker = _PhaseTracker()
+        tracker.track_external(net, update, ids, targets)
+        with tracker:
+            for _ in range(2):
+                tracker.phase = "forward"
+                loss = net(ids, targets)
+                forward = tracker.account("after the forward pass")
+                tracker.phase = "backward"
+                loss.backward()
+                backward = tracker.account("after the backward pass")
+                tracker.phase = "optimizer step"
+                update.step()
+                update.zero_grad()
+                del loss
+                tracker.reset_mod_stats()
+            rest = tracker.account("between two steps")
+        return StepMemory(forward, backward, rest, tracker.account("at the peak", "peak"), tracker.peak_phase)
