@@ -1,0 +1,63 @@
+"""Parts that explorers' views share, in HTML rather than SVG: words keep their size on a phone.
+
+``charts`` draws for figures; ``explore.number`` marks an explorer's main number. Styled by ``explorer.css``.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from html import escape
+
+from .. import palette
+from ..charts import swatch
+from ..ledger import Ledger
+from ..units import Exact, percent, show
+
+KINDS_OF_TRAINING = ("weights", "gradients", "optimizer", "activations", "buffers")
+
+
+def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
+    """A ledger's rows as one bar, over the outline of the room there is; past its end is what does not fit.
+
+    >>> from ..ledger import Row
+    >>> "width:50.00%" in meter(Ledger("a", (Row("weights", 40, "weights"),)), 80, "80 B", unit="B")
+    True
+    """
+    total = Fraction(account.total)
+    longest = max(total, Fraction(room), Fraction(1))
+    parts = "".join(
+        f'<i style="width:{_share(row.value, total)};background:{palette.colour(row.kind)}" '
+        f'title="{escape(row.name)}: {account.amount(row.value, unit)}"></i>'
+        for row in account
+        if row.value
+    )
+    at = Fraction(room) / longest
+    side = f"right:{_share(1 - at)}" if at > Fraction(1, 2) else f"left:{_share(at)}"
+    said = "; ".join(f"{row.name} {account.amount(row.value, unit)}" for row in account)
+    return (
+        f'<div class="meter" role="img" aria-label="{escape(f"{said}; {name}")}">'
+        f'<span class="meter-room" style="width:{_share(at)}"></span>'
+        f'<div class="meter-parts" style="width:{_share(total, longest)}">{parts}</div>'
+        f'<span class="meter-mark" style="left:{_share(at)}"></span>'
+        f'<span class="meter-name" style="{side}">{escape(name)}</span></div>'
+    )
+
+
+def kinds_table(account: Ledger, kinds: tuple[str, ...], *, unit: str = "GB") -> str:
+    """A table with one line a kind, also for a kind of which there is nothing: its height never changes."""
+    total = account.total
+    rows = "".join(
+        f'<tr><th scope="row">{swatch(kind)}{escape(palette.label(kind))}</th>'
+        f'<td class="amount">{show(account.of(kind), unit)}</td>'
+        f'<td class="share">{percent(account.of(kind), total) if total else ""}</td></tr>'
+        for kind in kinds
+    )
+    return (
+        f'<table class="ledger"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody><tfoot><tr>'
+        f'<th scope="row">total</th><td class="amount">{show(total, unit)}</td><td class="share">'
+        f"{show(total, 'GiB')}</td></tr></tfoot></table>"
+    )
+
+
+def _share(part: Exact, whole: Exact = 1) -> str:
+    return f"{float(100 * Fraction(part) / Fraction(whole)):.2f}%"
