@@ -34,7 +34,7 @@ _ALIASES: dict[str, dict[str, str]] = {
 # extra prediction modules that the published counts leave out).
 _SIZE_WORDS = re.compile(
     r"(^|_)(n|num|size|dim|rank|width|layers?|heads?|experts?|lora|bias|vision|audio|text|encoder|mtp|ssm|mamba"
-    r"|conv|altup|laurel|adapter|norm|cross)(_|$)"
+    r"|conv|altup|laurel|adapter|norm|layernorm|cross)(_|$)"
 )
 _HARMLESS = frozenset({
     "add_cross_attention", "attention_bias", "chunk_size_feed_forward", "cross_attention_hidden_size",
@@ -48,7 +48,7 @@ _HARMLESS = frozenset({
     "num_local_experts", "num_mtp_layers", "num_nextn_predict_layers", "num_return_sequences",
     "pruned_heads", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim",
     "rms_norm_eps", "router_aux_loss_coef", "scale_attn_by_inverse_layer_idx", "tie_encoder_decoder",
-    "tie_word_embeddings", "v_head_dim", "vocab_size", "use_text_config",
+    "tie_word_embeddings", "v_head_dim", "vocab_size", "sliding_window_size",
 })  # fmt: skip
 # Understood by one architecture; in another's config the same field would be a change of the model.
 _ONLY_IN: dict[str, frozenset[str]] = {
@@ -87,9 +87,7 @@ def _load(source: Config | str | Path) -> Config:
         return source
     if not isinstance(source, str | Path):
         raise InfrabookError(f"a config is a dict, JSON text or a path, and not {type(source).__name__}")
-    text = (
-        source if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith(("{", "[")) else None
-    )
+    text = source if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith(("{", "[")) else None
     try:
         if text is None:
             path = Path(source)
@@ -118,9 +116,7 @@ def _one_name_a_field(config: Config, aliases: dict[str, str]) -> Config:
         if alias in config:
             value = config.pop(alias)
             if main in config and config[main] != value:
-                raise InfrabookError(
-                    f"{main} is {config[main]!r} and {alias} is {value!r}, but they are one field"
-                )
+                raise InfrabookError(f"{main} is {config[main]!r} and {alias} is {value!r}, but they are one field")
             config[main] = value
     return config
 
@@ -128,13 +124,9 @@ def _one_name_a_field(config: Config, aliases: dict[str, str]) -> Config:
 def _refuse_unknown(config: Config, kind: str) -> None:
     for field in ("is_encoder_decoder", "add_cross_attention"):
         if config.get(field):
-            raise InfrabookError(
-                f"{field} is {config[field]!r}; only decoders without cross-attention count here"
-            )
+            raise InfrabookError(f"{field} is {config[field]!r}; only decoders without cross-attention count here")
     if config.get("pruned_heads"):
-        raise InfrabookError(
-            f"pruned_heads is {config['pruned_heads']!r}; the count is known for whole layers only"
-        )
+        raise InfrabookError(f"pruned_heads is {config['pruned_heads']!r}; the count is known for whole layers only")
     heads = config.get("architectures")
     names = heads if isinstance(heads, list) else []
     if names and not any(str(n).endswith(("ForCausalLM", "LMHeadModel")) for n in names):
@@ -143,14 +135,10 @@ def _refuse_unknown(config: Config, kind: str) -> None:
         if value in (None, False, 0, "", [], {}) or field.startswith("_"):
             continue
         foreign = kind not in _ONLY_IN.get(field, {kind})
-        unknown = (
-            field not in _HARMLESS and isinstance(value, bool | int | dict) and _SIZE_WORDS.search(field)
-        )
+        unknown = field not in _HARMLESS and isinstance(value, bool | int | dict) and _SIZE_WORDS.search(field)
         if foreign or unknown:
             shown = "given" if isinstance(value, dict) else repr(value)
-            raise InfrabookError(
-                f"{field} is {shown}, which may change the count of a {kind} in a way not known here"
-            )
+            raise InfrabookError(f"{field} is {shown}, which may change the count of a {kind} in a way not known here")
 
 
 def _int(config: Config, field: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
