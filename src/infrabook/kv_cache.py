@@ -82,9 +82,9 @@ def cache(
         f"{model.name}: KV cache of {batch} × {context:,} tokens",
         (
             Row("keys and values, full attention", exact((model.layers - sliding) * size * batch * context),
-                "kv_cache", f"{symbols}·{model.layers - sliding} layers·b·s"),
+                "kv_cache", f"{symbols}·b·s × {model.layers - sliding} layers"),
             Row("keys and values, sliding window", exact(sliding * size * batch * kept),
-                "kv_cache", f"{symbols}·{sliding} layers·b·min(s, {model.window:,})"),
+                "kv_cache", f"{symbols}·b·min(s, {model.window:,}) × {sliding} layers"),
         ),
     )  # fmt: skip
 
