@@ -1,9 +1,27 @@
 """The book's explorers. ``MODULES`` says where each one is, so that a page imports only its own.
 
 To add one: write it in a module of this package, add its name below, show it with ``{explorer}`` in a chapter
-or as the last line of a lab's cell.
+or as the last line of a lab's cell. The module has to have another name than the explorer: both are attributes
+of this package, and the module would win.
 """
 
 from __future__ import annotations
 
-MODULES: dict[str, str] = {}  # explorer -> module of this package
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..explore import Explorer
+
+MODULES: dict[str, str] = {  # explorer -> module of this package
+    "model_ledger": "ledger",
+    "seven_billion": "training_memory",
+}
+
+
+def __getattr__(name: str) -> Explorer:
+    """``from infrabook.explorers import model_ledger`` in a lab, without importing the others."""
+    if name not in MODULES:
+        raise AttributeError(f"there is no explorer {name!r}")
+    from ..explore import load
+
+    return load(name)

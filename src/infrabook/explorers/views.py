@@ -11,9 +11,7 @@ from html import escape
 from .. import palette
 from ..charts import swatch
 from ..ledger import Ledger
-from ..units import Exact, percent, show
-
-KINDS_OF_TRAINING = ("weights", "gradients", "optimizer", "activations", "buffers")
+from ..units import Exact, exact, percent, show
 
 
 def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
@@ -43,8 +41,13 @@ def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
     )
 
 
-def kinds_table(account: Ledger, kinds: tuple[str, ...], *, unit: str = "GB") -> str:
-    """A table with one line a kind, also for a kind of which there is nothing: its height never changes."""
+def account_table(
+    account: Ledger, kinds: tuple[str, ...], *, room: tuple[str, Exact] | None = None, unit: str = "GB"
+) -> str:
+    """A table with one line a kind, also for a kind of which there is nothing: its height never changes.
+
+    With ``room``, a name and a capacity, the total is held against it below the line.
+    """
     total = account.total
     rows = "".join(
         f'<tr><th scope="row">{swatch(kind)}{escape(palette.label(kind))}</th>'
@@ -52,10 +55,22 @@ def kinds_table(account: Ledger, kinds: tuple[str, ...], *, unit: str = "GB") ->
         f'<td class="share">{percent(account.of(kind), total) if total else ""}</td></tr>'
         for kind in kinds
     )
+    closing: list[tuple[str, Exact, str, str]] = [("total", total, percent(total, total) if total else "", "total")]
+    if room is not None:
+        name, capacity = room
+        rest = exact(Fraction(capacity) - total)
+        closing += [
+            (name, capacity, "", "room"),
+            ("left" if rest >= 0 else "missing", max(rest, -rest), "", "left" if rest >= 0 else "missing"),
+        ]
+    foot = "".join(
+        f'<tr class="{line}"><th scope="row">{escape(name)}</th><td class="amount">{show(value, unit)}</td>'
+        f'<td class="share">{share}</td></tr>'
+        for name, value, share, line in closing
+    )
     return (
-        f'<table class="ledger"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody><tfoot><tr>'
-        f'<th scope="row">total</th><td class="amount">{show(total, unit)}</td><td class="share">'
-        f"{show(total, 'GiB')}</td></tr></tfoot></table>"
+        f'<table class="ledger"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody>'
+        f"<tfoot>{foot}</tfoot></table>"
     )
 
 
