@@ -137,8 +137,8 @@ def activations(
     experts or latent attention follow their published forward pass and have no measured witness here.
     Sources: Korthikanti et al., sections 4.1 to 4.3 and 5; saved tensors of PyTorch 2.13, measured.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> layers = activations(llama, layer="gpt", attention="eager", logits="none").where(
     ...     lambda row: row.name.startswith("layers"))
     >>> layers.total == 32 * (34 + 5 * 32 * 2048 // 4096) * 2048 * 4096

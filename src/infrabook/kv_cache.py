@@ -38,8 +38,8 @@ def bytes_per_token(model: Transformer, dtype: str | int = "bf16", *, mla: Laten
 
     ``dtype`` is a name or a number of bits.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> bytes_per_token(llama), bytes_per_token(llama, "fp8")
     (524288, 262144)
     """
@@ -64,8 +64,8 @@ def cache(
     A rank holds whole heads: with more ranks than key-value heads each still holds one, and a latent is kept
     by every rank.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> cache(llama, context=4096).total == 2 * 2**30
     True
     """
@@ -99,8 +99,8 @@ def max_context(
 ) -> int:
     """The longest context whose cache fits ``memory_bytes``, windows left out of account; 0 if no token fits.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> max_context(llama, 2 * 2**30)
     4096
     """
@@ -119,8 +119,8 @@ def max_batch(
 ) -> int:
     """How many sequences of ``context`` tokens have room for their cache in ``memory_bytes``.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> max_batch(llama, 60 * 10**9, context=4096)
     27
     """

@@ -58,10 +58,10 @@ def training(
 
     The sum is a budget: not all of it is alive at once. ``timeline`` says when, and ``peak`` how much.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> print(training(llama, batch=1, sequence=2048).by_kind())
-    Llama-2-7B: training, 1 × 2,048 tokens a micro-batch
+    llama-2-7b: training, 1 × 2,048 tokens a micro-batch
     ------------------------------------
     weights              13.48 GB  11.4%
     gradients            13.48 GB  11.4%
@@ -174,8 +174,8 @@ def peak(
 ) -> Moment:
     """The moment of ``timeline`` that holds most, the first of them if several do.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> peak(llama, "pure-bf16", sequence=4096, rmsnorm="fp32").name
     'start of the backward pass'
     >>> peak(llama, "pure-bf16", sequence=4096, recomputation="full").name
@@ -211,10 +211,10 @@ def inference(
     layers are quantized and the rest stays bf16, as in the usual 4-bit formats; without, everything is in one
     dtype. ``workspace`` is in bytes and yours to give (``prefill_workspace`` estimates one).
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> print(inference(llama, context=4096))
-    Llama-2-7B: inference, 1 × 4,096 tokens
+    llama-2-7b: inference, 1 × 4,096 tokens
     -----------------------------------------------------------------------
     weights                          2 × N                  13.48 GB  86.3%
     keys and values, full attention  2·g·d·b·s × 32 layers   2.15 GB  13.7%
@@ -323,8 +323,8 @@ def fits(account: Ledger, gpu: HasMemory | Exact, *, reserved: Exact = 0) -> Fit
     ``reserved`` bytes are not available: the CUDA context, the allocator's fragments, another process. They
     are yours to measure; none are assumed.
 
-    >>> from infrabook.models import Transformer
-    >>> llama = Transformer("Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000, 4096)
+    >>> from infrabook import models
+    >>> llama = models.get("llama-2-7b")
     >>> print(fits(inference(llama, context=4096), 24 * 10**9))
     15.62 GB fits 24.00 GB, with 8.38 GB to spare.
     >>> print(fits(training(llama), 80 * 10**9))
