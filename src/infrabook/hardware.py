@@ -38,8 +38,8 @@ class Peak:
 class Gpu:
     """One GPU, by what limits it. Zero means: not published, or not known to us.
 
-    ``label_gb`` is the number on the box; ``memory_bytes`` what a driver reports, which need be neither that
-    many GB nor GiB. ``tensor_mhz`` is the clock at which the matrix peaks are quoted (Hopper: below the boost
+    ``label_gb`` is the number on the box, ``physical_gb`` what is soldered on where that is known to differ;
+    ``memory_bytes`` is what a driver reports as total, which need be neither that many GB nor GiB. ``tensor_mhz`` is the clock at which the matrix peaks are quoted (Hopper: below the boost
     clock). An SM is a compute unit on AMD's; its shared memory is the LDS.
     """
 
@@ -47,6 +47,7 @@ class Gpu:
     vendor: str
     variant: str
     label_gb: int
+    physical_gb: int
     memory_bytes: int
     memory_type: str
     bandwidth_bytes_per_s: int
@@ -222,6 +223,7 @@ def _gpu(name: str, row: dict[str, Any]) -> Gpu:
         vendor=row["vendor"],
         variant=row["variant"],
         label_gb=row["label_gb"],
+        physical_gb=row.get("physical_gb", row["label_gb"]),
         memory_bytes=int(row.get("memory_mib", 0) * 2**20),
         memory_type=row["memory_type"],
         bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * 10**9,

@@ -187,7 +187,7 @@ def _common(config: Config, kind: str) -> Config:
         "layers": _int(config, "num_hidden_layers"),
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": _int(config, "num_key_value_heads", absent),
+        "kv_heads": _int(config, "num_key_value_heads", _REQUIRED if heads % absent else absent),
         "ffn": _int(config, "intermediate_size"),
         "vocab": _int(config, "vocab_size"),
         "context": _int(config, "max_position_embeddings", _CONTEXT[kind]),

@@ -45,9 +45,7 @@ class MoE:
             whole(f"moe.{field}", getattr(self, field), least=0)
         _flag("moe.router_bias", self.router_bias)
         if self.top_k > self.experts:
-            raise InfrabookError(
-                f"a token cannot go to {self.top_k} of {self.experts} experts (top_k and experts)"
-            )
+            raise InfrabookError(f"a token cannot go to {self.top_k} of {self.experts} experts (top_k and experts)")
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,7 @@ class Transformer:
             _flag(field, getattr(self, field))
         for field, kind in (("norm", Norm), ("positions", Positions), ("qk_norm", QKNorm)):
             if getattr(self, field) not in get_args(kind):
-                raise InfrabookError(
-                    f"{field} is {getattr(self, field)!r}, and can be {' or '.join(get_args(kind))}"
-                )
+                raise InfrabookError(f"{field} is {getattr(self, field)!r}, and can be {' or '.join(get_args(kind))}")
         self._consistent()
 
     def _consistent(self) -> None:
