@@ -39,8 +39,9 @@ class Gpu:
     """One GPU, by what limits it. Zero means: not published, or not known to us.
 
     ``label_gb`` is the number on the box, ``physical_gb`` what is soldered on where that is known to differ;
-    ``memory_bytes`` is what a driver reports as total, which need be neither that many GB nor GiB. ``tensor_mhz`` is the clock at which the matrix peaks are quoted (Hopper: below the boost
-    clock). An SM is a compute unit on AMD's; its shared memory is the LDS.
+    ``memory_bytes`` is what a driver reports as total, which need be neither that many GB nor GiB.
+    ``tensor_mhz`` is the clock at which the matrix peaks are quoted (Hopper: below the boost clock). An SM is a
+    compute unit on AMD's; its shared memory is the LDS.
     """
 
     name: str

@@ -17,6 +17,7 @@ from .models import MLA, MoE, Transformer, whole
 
 Config = dict[str, Any]
 _REQUIRED = object()
+_BLANK = "\ufeff \t\r\n"  # what may stand before a pasted text: blanks and a byte order mark
 
 # Names under which transformers accepts the same field (each configuration's attribute_map).
 _ALIASES: dict[str, dict[str, str]] = {
@@ -87,12 +88,13 @@ def _load(source: Config | str | Path) -> Config:
         return source
     if not isinstance(source, str | Path):
         raise InfrabookError(f"a config is a dict, JSON text or a path, and not {type(source).__name__}")
-    text = source if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith(("{", "[")) else None
+    pasted = isinstance(source, str) and source.lstrip(_BLANK).startswith(("{", "["))
+    text = str(source) if pasted else None
     try:
         if text is None:
             path = Path(source)
             text = (path / "config.json" if path.is_dir() else path).read_text("utf-8")
-        config = json.loads(text.lstrip("\ufeff"))
+        config = json.loads(text.lstrip(_BLANK))
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InfrabookError(f"the config is not complete JSON: {error.msg} at {where}") from None
@@ -135,10 +137,10 @@ def _refuse_unknown(config: Config, kind: str) -> None:
         if value in (None, False, 0, "", [], {}) or field.startswith("_"):
             continue
         foreign = kind not in _ONLY_IN.get(field, {kind})
-        unknown = field not in _HARMLESS and isinstance(value, bool | int | dict) and _SIZE_WORDS.search(field)
-        if foreign or unknown:
+        sized = isinstance(value, bool | int | dict) and _SIZE_WORDS.search(field)
+        if foreign or (sized and field not in _HARMLESS):
             shown = "given" if isinstance(value, dict) else repr(value)
-            raise InfrabookError(f"{field} is {shown}, which may change the count of a {kind} in a way not known here")
+            raise InfrabookError(f"{field} is {shown}: what it adds to the count of a {kind} is not known here")
 
 
 def _int(config: Config, field: str, default: Any = _REQUIRED, *, least: int = 1) -> int:

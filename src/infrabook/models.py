@@ -134,7 +134,7 @@ class Transformer:
         if self.moe and self.moe.dense_layers > self.layers:
             raise InfrabookError(f"{self.moe.dense_layers} of {self.layers} layers cannot be dense")
         if self.mla and self.qk_norm != "none":
-            raise InfrabookError("qk_norm is not defined for multi-head latent attention")
+            raise InfrabookError("multi-head latent attention norms its latents and has no qk_norm")
 
     @classmethod
     def from_hf_config(cls, source: dict[str, Any] | str | Path, *, name: str | None = None) -> Transformer:
