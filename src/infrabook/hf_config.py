@@ -85,7 +85,7 @@ def read(source: Config | str | Path, *, name: str | None = None) -> Transformer
 # -- getting at the fields ----------------------------------------------------------------------------------
 def _load(source: Config | str | Path) -> Config:
     if isinstance(source, dict):
-        return source
+        return {str(field): value for field, value in source.items()}
     if not isinstance(source, str | Path):
         raise InfrabookError(f"a config is a dict, JSON text or a path, and not {type(source).__name__}")
     pasted = isinstance(source, str) and source.lstrip(_BLANK).startswith(("{", "["))
