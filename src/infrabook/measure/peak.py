@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from ..ledger import Ledger, Row, ledger
 from ..models import Transformer
 from ..units import GIB
+from .saved import fake_tensors
 
 KINDS = {  # the tracker's word -> (row, kind)
     "Parameter": ("parameters", "weights"),
@@ -81,13 +81,8 @@ def training_step(
     Bytes are those of a CPU build; the tracker rounds every storage up to CUDA's 512 bytes.
     Source: ``torch.distributed._tools.mem_tracker``.
     """
-    before = torch.get_default_dtype()
-    with FakeTensorMode():
-        torch.set_default_dtype(dtype)
-        try:
-            net = build()
-        finally:
-            torch.set_default_dtype(before)
+    with fake_tensors(dtype):
+        net = build()
         update = optimizer(net.parameters())
         ids, targets = (torch.randint(0, model.vocab, (batch, sequence)) for _ in range(2))
         tracker = _PhaseTracker()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 
@@ -45,6 +46,23 @@ class SavedTensors:
         for row in self.rows:
             sums[key(row)] += row.nbytes
         return dict(sums)
+
+
+@contextmanager
+def fake_tensors(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
+    """Inside, tensors have shape, dtype and storage size and no data; new parameters are of ``dtype``.
+
+    >>> with fake_tensors():
+    ...     nn.Linear(10**6, 10**6, bias=False).weight.nbytes
+    2000000000000
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _storage(tensor: Tensor) -> int:
@@ -95,6 +113,11 @@ def saved_for_backward(model: nn.Module) -> Iterator[SavedTensors]:
             hook.remove()
 
 
+def _is_number(tensor: Tensor) -> bool:
+    """Whether autograd shows a plain Python number as a tensor: the hooks never see those."""
+    return tensor.dim() == 0 and tensor.dtype in (torch.float64, torch.int64)
+
+
 def graph_bytes(output: Tensor, model: nn.Module) -> int:
     """The same total by another road: walk the graph behind ``output`` and add up its ``_saved_*`` fields.
 
@@ -116,7 +139,7 @@ def graph_bytes(output: Tensor, model: nn.Module) -> int:
                 continue
             value = getattr(node, name)
             for tensor in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(tensor, Tensor) and _storage(tensor) not in seen:
+                if isinstance(tensor, Tensor) and not _is_number(tensor) and _storage(tensor) not in seen:
                     storage = tensor.untyped_storage()
                     seen.add(storage._cdata)
                     alive.append(storage)

@@ -1,0 +1,155 @@
+"""Where public sources print different numbers for one question, and the convention that reconciles them.
+
+Each entry computes its own side when it is asked. The wording is about the numbers, never about the people: most
+entries are conventions left unsaid, in work that this book leans on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from . import hardware, kv_cache, models, parameters, recipes
+from .activations import activations, one_layer
+from .units import percent, show
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """``who`` printed ``printed``; ``computed()`` is this library's answer; ``reconciles`` says why they differ."""
+
+    who: str
+    printed: str
+    computed: Callable[[], str]
+    reconciles: str
+
+
+def _states(parameters: int, recipe: str, unit: str = "GB", digits: int = 1) -> str:
+    return show(recipes.states(parameters, recipe).total, unit, digits)
+
+
+def _llama_activations() -> str:
+    llama = models.get("llama-2-7b")
+    quoted = activations(llama, layer="gpt", attention="eager", logits="none")
+    layers = quoted.where(lambda row: row.name.startswith("layers"))
+    return f"{show(layers.total, 'GB', 1)} for GPT's layer, {show(activations(llama).total, 'GB', 1)} for Llama's own"
+
+
+def _zero_checkpoints() -> str:
+    elements = 32 * 1024 * 8192 * 125
+    return f"{show(2 * elements, 'GB', 1)} for {elements / 1e9:.1f}e9 elements of two bytes"
+
+
+def _zero_rule() -> str:
+    gpt = models.Transformer("1.5B", 48, 1600, 25, 25, 64, 6400, 50257, 1024, gated=False, norm="layernorm")
+    every = one_layer(gpt, batch=32, sequence=1024, attention="eager").total
+    return show(48 * Fraction(every), "GB", 1)
+
+
+def _extra_terms() -> str:
+    gpt = models.Transformer("22B", 48, 6144, 64, 64, 96, 24576, 51200, 2048, gated=False, norm="layernorm")
+    every = activations(gpt, batch=4, attention="eager")
+    layers = every.where(lambda row: row.name.startswith("layers"))
+    return percent(Fraction(every.total) - layers.total, layers.total, 2)
+
+
+DISAGREEMENTS: tuple[Disagreement, ...] = (
+    Disagreement(
+        "Posts on Llama-2-7B",
+        "about 30 GB of activations",
+        _llama_activations,
+        "One sequence of 2,048 tokens through a layer with dropout, LayerNorm, GELU and stored scores, none of which "
+        "Llama has (chapter: The 7B ledger).",
+    ),
+    Disagreement(
+        "Posts on 7B models",
+        "112 GB of model states",
+        lambda: (
+            f"{_states(7 * 10**9, 'bf16-adamw')} for 7e9 parameters, "
+            f"{show(recipes.states(models.get('llama-2-7b'), 'bf16-adamw').total, 'GB', 1)} for Llama-2-7B"
+        ),
+        "A round number of parameters against the model's own count.",
+    ),
+    Disagreement(
+        "QLoRA, section 1",
+        "more than 780 GB to fine-tune 65B in 16 bits",
+        lambda: (
+            f"{_states(65_285_660_672, 'bf16-no-master')}, and {_states(65_285_660_672, 'bf16-adamw')} with a "
+            "master copy"
+        ),
+        "12 bytes a parameter: no FP32 master weights. The ZeRO paper's 16 would give the larger figure.",
+    ),
+    Disagreement(
+        "Hugging Face accelerate, estimate-memory, FP16 column",
+        "8 bytes a parameter",
+        lambda: f"{_states(7 * 10**9, 'pure-bf16')} for 7e9 parameters, against {_states(7 * 10**9, 'bf16-adamw')}",
+        "It halves the FP32 estimate. Mixed-precision AdamW keeps FP32 moments and a master copy, which do not halve; "
+        "8 bytes is what BF16 throughout keeps.",
+    ),
+    Disagreement(
+        "DeepSpeed's estimators for ZeRO-2 and ZeRO-3",
+        "20 and 18 bytes a parameter",
+        lambda: f"{_states(7 * 10**9, 'fp32-accumulation')} and {_states(7 * 10**9, 'megatron')} for 7e9 parameters",
+        "ZeRO-2 counts a 16-bit copy of the gradients that ZeRO-3 drops.",
+    ),
+    Disagreement(
+        "Ultra-Scale Playbook",
+        "133 GiB of weights for 70B",
+        lambda: show(70 * 10**9 * 2, "GiB", 1),
+        "140 GB divided by 2^30.",
+    ),
+    Disagreement(
+        "ZeRO, section 6.1",
+        "33 GB of activation checkpoints for 100B",
+        _zero_checkpoints,
+        "The printed figure is the number of elements; section 3.2 of the same paper has the bytes, about 60 GB.",
+    ),
+    Disagreement(
+        "ZeRO, section 3.2, footnote",
+        "60 GB of activations for GPT-2 1.5B, batch 32",
+        _zero_rule,
+        "The paper's rule, 12 elements of two bytes for each h·b·s·L, has no row for the attention scores.",
+    ),
+    Disagreement(
+        "Korthikanti et al., section 4.3",
+        "embedding, last norm and logits are less than 0.01% of activations",
+        _extra_terms,
+        "Of the 22B model's. The paper's own expression gives this percentage; as a fraction it is below 0.01.",
+    ),
+    Disagreement(
+        "vLLM paper",
+        "800 KB of cache a token for OPT-13B, 1.6 GB for 2,048",
+        lambda: f"{2 * 40 * 40 * 128 * 2 / 1024:,.0f} KiB, and {show(2 * 40 * 40 * 128 * 2 * 2048, 'GB')}",
+        "KB and GB that are KiB and, roughly, GiB.",
+    ),
+    Disagreement(
+        "DeepSeek-V2, abstract",
+        "the KV cache shrinks by 93.3%",
+        lambda: (
+            percent(95 * 2 * 8 * 128 * 16 - 60 * (512 + 64) * 16, 95 * 2 * 8 * 128 * 16)
+            + " at equal precision, "
+            + percent(95 * 2 * 8 * 128 * 16 - 60 * (512 + 64) * 6, 95 * 2 * 8 * 128 * 16)
+            + " with 6-bit elements"
+        ),
+        "The abstract compares a 6-bit cache with a 16-bit one.",
+    ),
+    Disagreement(
+        "EleutherAI cookbook, KV cache of Llama-2-70B at 4,097 tokens",
+        "5.0 GiB",
+        lambda: show(kv_cache.cache(models.get("llama-2-70b"), context=4097).total, "GiB"),
+        "The tool leaves out the factor 2 for keys and values, and the ratio of key heads to heads.",
+    ),
+    Disagreement(
+        "GPT-2's paper",
+        "117M and 345M parameters for the two smaller models",
+        lambda: " and ".join(f"{int(parameters.count(models.get(n)).total):,}" for n in ("gpt2", "gpt2-medium")),
+        "OpenAI's README notes that the paper's counts were off.",
+    ),
+    Disagreement(
+        "Card labels: H100 80GB",
+        "80 GB",
+        lambda: " or ".join(show(hardware.gpu("h100-sxm").memory_bytes, unit) for unit in ("GB", "GiB")),
+        "The driver reports neither 80·10^9 nor 80·2^30 bytes.",
+    ),
+)

@@ -1,0 +1,166 @@
+"""Tables that the library fills when the site is built, so that a page never types what a function knows.
+
+``{table-of} conventions`` and its siblings: one function below each, returning headings and rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from .. import charts, errata, hardware, models, palette, parameters, recipes
+from ..units import GB, MB, scaled, show
+
+Table = tuple[str, Sequence[str], list[Sequence[str]], set[int]]  # caption, headings, rows, columns of figures
+SHOWN_PEAKS = (("fp32", ""), ("tf32", ""), ("bf16", ""), ("fp16", "fp32"), ("fp8", "fp32"), ("int8", ""))
+
+
+def conventions() -> Table:
+    """Bytes per parameter as public sources count them."""
+    rows = [
+        (c.who, " + ".join(f"{size} {what}" for what, size in c.components), str(c.bytes), c.recipe or "–", c.source)
+        for c in sorted(recipes.CONVENTIONS, key=lambda c: (c.bytes, c.who))
+    ]
+    heads = ("who", "what is kept for each parameter, in bytes", "bytes", "our recipe", "source")
+    return "Who counts how many bytes per parameter", heads, rows, {2}
+
+
+def known_recipes() -> Table:
+    """The recipes of the library, with their tensors."""
+    model = models.get("llama-2-7b")
+    rows = [
+        (
+            recipe.name,
+            ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in recipe.tensors),
+            f"{float(recipes.states(model, recipe).total) / float(parameters.count(model).total):.2f}",
+            recipe.source,
+        )
+        for recipe in recipes.RECIPES.values()
+    ]
+    return (
+        "Recipes, and what they keep for each parameter of Llama-2-7B",
+        ("recipe", "tensors", "bytes", "source"),
+        rows,
+        {2},
+    )
+
+
+def gpus() -> Table:
+    """Cards: memory, bandwidth, dense peaks."""
+
+    def peak(gpu: hardware.Gpu, dtype: str, accumulate: str) -> str:
+        found = [p for p in gpu.peaks if p.dtype == dtype and (not accumulate or p.accumulate == accumulate)]
+        return f"{found[0].flop_per_s / 1e12:,.4g}" if found else "–"
+
+    rows = [
+        (
+            gpu.name, str(gpu.label_gb), show(gpu.memory_bytes, "GiB") if gpu.memory_bytes else "–",
+            f"{gpu.bandwidth_bytes_per_s / GB:,.0f}", str(gpu.sms), f"{gpu.l2_bytes / MB:,.0f}" if gpu.l2_bytes else "–",
+            *(peak(gpu, *which) for which in SHOWN_PEAKS),
+        )
+        for gpu in hardware.gpus()
+    ]  # fmt: skip
+    heads = (
+        "card", "label, GB", "usable", "memory, GB/s", "SMs", "L2, MB",
+        *(dtype.upper() + (", FP32 sums" if accumulate else "") for dtype, accumulate in SHOWN_PEAKS),
+    )  # fmt: skip
+    return "GPUs: memory, and dense peaks in TFLOP/s (INT8: TOP/s)", heads, rows, set(range(1, len(heads)))
+
+
+def links() -> Table:
+    """Links, with their direction."""
+    rows = [
+        (link.name, f"{link.bytes_per_s / GB:,.2f}", f"{link.both_ways_bytes_per_s / GB:,.0f}", link.source)
+        for link in hardware.links()
+    ]
+    heads = ("link", "one direction, GB/s", "as printed, both directions, GB/s", "source")
+    return "Links of one GPU or one port", heads, rows, {1, 2}
+
+
+def known_models() -> Table:
+    """Models and their exact counts."""
+    rows = []
+    for name in models.names():
+        model = models.get(name)
+        total = int(parameters.count(model).total)
+        sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab)
+        rows.append((name, f"{total:,}", scaled(total, "", 1), *(f"{size:,}" for size in sizes)))
+    heads = ("model", "parameters", "rounded", "L", "h", "a", "g", "f", "V")
+    return "Models that the library knows by name", heads, rows, set(range(1, len(heads)))
+
+
+def field_errata() -> Table:
+    """Where public sources and the arithmetic part ways."""
+    rows = [(e.who, e.printed, e.computed(), e.reconciles) for e in errata.DISAGREEMENTS]
+    return (
+        "What was printed, and what the same question gives here",
+        ("source", "printed", "computed", "what reconciles them"),
+        rows,
+        set(),
+    )
+
+
+def colours() -> Table:
+    """What each colour means."""
+    rows = [
+        (charts.swatch(kind) + escape(label), colour)
+        for kind, (colour, label) in (palette.KINDS | palette.PHASES).items()
+    ]
+    return "What a colour means, in every figure and explorer", ("kind", "colour"), rows, set()
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "conventions": conventions,
+    "recipes": known_recipes,
+    "hardware": gpus,
+    "links": links,
+    "models": known_models,
+    "errata": field_errata,
+    "palette": colours,
+}
+
+
+def html(name: str) -> str:
+    """The table called ``name`` as HTML; a cell that is HTML already begins with ``<``."""
+    caption, heads, rows, figures = TABLES[name]()
+    head = "".join(f'<th scope="col"{_align(i in figures)}>{escape(words)}</th>' for i, words in enumerate(heads))
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{_align(i in figures)}>{cell if cell.startswith('<') else escape(cell)}</td>"
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="table-wrapper" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _align(figure: bool) -> str:
+    return ' class="amount"' if figure else ""
+
+
+class TableOf(SphinxDirective):
+    """``{table-of} name``."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if name not in TABLES:
+            raise self.error(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+        self.env.note_reread()  # the library may have changed, and that is no file of the page's
+        return [nodes.raw("", html(name), format="html")]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("table-of", TableOf)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
