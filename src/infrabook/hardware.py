@@ -6,16 +6,14 @@ bandwidth is of one direction unless its name says otherwise. ``roofline`` sets 
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from importlib import resources
 from typing import Any, TypeVar
 
 from .errors import InfrabookError
+from .lookup import not_found, toml
 from .units import Exact, positive
 
 Row = TypeVar("Row", "Gpu", "Link")
@@ -202,14 +200,12 @@ def _find(table: dict[str, Row], name: str, what: str) -> Row:
     key = "-".join(name.lower().replace("_", " ").replace("-", " ").split()) if isinstance(name, str) else ""
     if key in table:
         return table[key]
-    near = [n for n in table if key and n.startswith(key)] or difflib.get_close_matches(key, table, n=3, cutoff=0.4)
-    raise InfrabookError(f"no {what} is called {name!r}; near: {', '.join(near[:3]) or ', '.join(table)}")
+    raise not_found(what, key or name, table)
 
 
 @cache
 def _data() -> dict[str, Any]:
-    text = (resources.files("infrabook") / "data" / "hardware.toml").read_text("utf-8")
-    return tomllib.loads(text, parse_float=Fraction)  # decimals as written, so that 989.4 TFLOP/s is exact
+    return toml("hardware")
 
 
 @cache

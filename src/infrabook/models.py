@@ -6,15 +6,13 @@ Hugging Face ``config.json``. ``parameters`` counts what these numbers imply.
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .errors import InfrabookError
+from .lookup import not_found, toml
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rope", "none"]
@@ -169,8 +167,7 @@ def get(name: str) -> Transformer:
     """
     found = _table().get(name.strip().lower()) if isinstance(name, str) else None
     if found is None:
-        near = difflib.get_close_matches(str(name).lower(), names(), n=3, cutoff=0.5)
-        raise InfrabookError(f"no model is called {name!r}; near: {', '.join(near) or ', '.join(names())}")
+        raise not_found("model", name, names())
     return found
 
 
@@ -181,7 +178,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _table() -> dict[str, Transformer]:
-    data = tomllib.loads((resources.files("infrabook") / "data" / "models.toml").read_text("utf-8"))
+    data = toml("models")
     families: dict[str, dict[str, Any]] = data["family"]
     return {
         name: _build(name, families[row["family"]] | {k: v for k, v in row.items() if k != "family"})
