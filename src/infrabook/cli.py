@@ -174,7 +174,7 @@ def _model(text: str) -> Transformer:
 
 
 def _gpu(text: str) -> Any:
-    return quantity(text) if text[:1].isdigit() and text.strip()[-1:] == "B" else hardware.gpu(text)
+    return quantity(text) if text[:1].isdigit() else hardware.gpu(text)
 
 
 def _training_options(args: argparse.Namespace) -> dict[str, Any]:
