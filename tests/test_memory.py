@@ -323,6 +323,12 @@ def test_pytorch_keeps_gathered_inputs_under_sequence_parallelism() -> None:
     assert Fraction(memory.one_layer(m, **how, keep_gathered=True).total) / 1024**2 == Fraction("17.75")
 
 
+def test_more_tensor_parallel_ranks_than_key_value_heads_repeat_a_head() -> None:
+    m = models.get("llama-3-8b")  # 8 of them
+    keys = [memory.one_layer(m, tensor_parallel=t)["keys"] for t in (1, 8, 16)]
+    assert keys == [keys[0], keys[0] // 8, keys[0] // 8]
+
+
 def test_in_flight_by_schedule() -> None:
     assert [acts.in_flight(pipeline_parallel=4, stage=i) for i in range(4)] == [4, 3, 2, 1]
     assert acts.in_flight(pipeline_parallel=4, micro_batches=2) == 2
@@ -347,7 +353,10 @@ def test_experts_and_latent_attention_are_accounted() -> None:
     assert "layers: key-value latent" in memory.activations(deepseek)
     assert memory.training(deepseek, zero=3, data_parallel=64, tensor_parallel=8).total > 0
     tiny = Transformer("tiny", 3, 64, 4, 4, 16, 128, 100, 64, moe=MoE(4, 2, 32, 1, 1), mla=MLA(0, 16, 8, 8, 8))
-    assert memory.activations(tiny).total > 0
+    layers = memory.activations(tiny).where(lambda row: row.name.startswith("layers: "))
+    sparse = memory.one_layer(tiny).total
+    dense = memory.one_layer(replace(tiny, moe=None)).total
+    assert layers.total == dense + 2 * sparse
 
 
 # -- steps, serving, fitting ---------------------------------------------------------------------------------

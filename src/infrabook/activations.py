@@ -71,7 +71,8 @@ class Saved:
 
     ``split``: whether tensor parallelism divides it always ("tensor"), only together with sequence
     parallelism ("sequence"), or, gathered for a matrix product, only if it is gathered a second time in
-    backward instead of being kept ("gathered"). ``core``: selective recomputation drops it.
+    backward instead of being kept ("gathered"). ``pieces``: a rank holds at least one of so many (heads of
+    keys and values), 0 without a limit. ``core``: selective recomputation drops it.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Saved:
     formula: str
     split: Literal["tensor", "sequence", "gathered"] = "tensor"
     core: bool = False
+    pieces: int = 0
 
 
 def activations(
@@ -167,7 +169,10 @@ def activations(
     def share(saved: Saved) -> Exact:
         whole = saved.split == "sequence" and not sequence_parallel
         whole = whole or (saved.split == "gathered" and (keep_gathered or not sequence_parallel))
-        return saved.bytes if whole else exact(Fraction(saved.bytes) / tensor_parallel)
+        if whole:
+            return saved.bytes
+        pieces = saved.pieces or tensor_parallel
+        return exact(Fraction(saved.bytes, pieces) * -(-pieces // tensor_parallel))
 
     flight = in_flight(
         pipeline_parallel=pipeline_parallel, stage=stage, schedule=schedule, micro_batches=micro_batches,
@@ -201,9 +206,10 @@ def one_layer(model: Transformer, **options: Unpack[Options]) -> Ledger:
     >>> one_layer(gpt, batch=4, attention="eager", tensor_parallel=8, sequence_parallel=True).total
     884998144
     """
-    one = replace(model, layers=1, window=0, window_layers=0)
-    if model.moe and model.moe.dense_layers < model.layers:
-        one = replace(one, moe=replace(model.moe, dense_layers=0))
+    moe = model.moe
+    if moe:  # its last layer has experts, unless all are dense
+        moe = replace(moe, dense_layers=int(moe.dense_layers == model.layers))
+    one = replace(model, layers=1, window=0, window_layers=0, moe=moe)
     alone: Options = {
         "pipeline_parallel": 1, "stage": 0, "schedule": "1f1b", "virtual_stages": 1, "stage_outputs": False,
         "rotary_tables": False,
@@ -362,8 +368,8 @@ def _attention(m: Transformer, how: _How) -> Iterator[Saved]:
         yield from _norm(m, how, "key norm", tokens * kept, tokens * (m.kv_heads if per_head else 1), "sb·gd", "tensor")
     heads = "a" if groups == m.heads else "g"
     yield Saved("queries", e * tokens * queries, f"{e}·sb·ad")
-    yield Saved("keys", e * tokens * keys, f"{e}·sb·{heads}d")
-    yield Saved("values", e * tokens * values, f"{e}·sb·{heads}d")
+    yield Saved("keys", e * tokens * keys, f"{e}·sb·{heads}d", pieces=groups)
+    yield Saved("values", e * tokens * values, f"{e}·sb·{heads}d", pieces=groups)
     if eager:
         yield from _scores(m, how)
     else:
