@@ -126,10 +126,11 @@ def timeline(
     """What is alive at six moments of the second or a later step, when optimizer states exist.
 
     Gradients are freed between steps (``zero_grad(set_to_none=True)``, PyTorch's default). Included: the
-    logits that the loss still refers to, their two gradients (fp32 and cast back) when backward starts, and
+    gradients by the log-probabilities and by the logits when backward starts (both fp32, if the loss is), and
     the temporaries of Adam's step: ``"foreach"`` (the default on CUDA) makes a square root of every second
     moment at once, ``"for-loop"`` two tensors as large as the largest parameter, ``"fused"`` none.
-    Left out: working memory of single operations, the allocator's rounding and fragments, the CUDA context.
+    Left out: logits that the caller keeps (Hugging Face's models return them), working memory of single
+    operations, the allocator's rounding and fragments, the CUDA context.
     ``buffers`` are alive throughout.
 
     From the last layer's backward to the first's, activations fall and gradients rise by as much for every
@@ -147,14 +148,14 @@ def timeline(
     saved = list(activations(model, **options))
     inside = [row for row in saved if row.name.startswith("layers: ")]
     again = _recomputed(model, options)
-    logits, loss = _loss(model, options)
+    loss = _loss(model, options)
     head, early = _shares(model, options)
     late = [replace(row, value=exact(row.value * (1 - early))) for row in gradients]
     few = [replace(row, value=exact(row.value * head)) for row in gradients if head]
     moments = (
         ("between steps", rest),
-        ("after the forward pass", [*rest, *copies, *saved, *logits]),
-        ("start of the backward pass", [*rest, *copies, *saved, *logits, *loss]),
+        ("after the forward pass", [*rest, *copies, *saved]),
+        ("start of the backward pass", [*rest, *copies, *saved, *loss]),
         ("backward pass of the last layer", [*rest, *copies, *few, *inside, *again]),
         ("backward pass of the first layer", [*rest, *copies, *late, *_one_layer(model, options)]),
         ("optimizer step", [*rest, *gradients, *_temporaries(model, recipe, states, optimizer_step)]),
@@ -383,21 +384,19 @@ def _shares(model: Transformer, options: Options) -> tuple[Fraction, Fraction]:
     return Fraction(head, total), (before + layers) / total
 
 
-def _loss(model: Transformer, options: Options) -> tuple[list[Row], list[Row]]:
-    """What the loss holds beyond what it saves: the logits; and, in its backward, their two gradients."""
+def _loss(model: Transformer, options: Options) -> list[Row]:
+    """What the loss's backward pass makes: a gradient by the log-probabilities and one by the logits, both wide."""
     kind = options.get("logits", "fp32")
     rank = shapes.Rank(**_degrees(options))
     if kind == "none" or not rank.last:
-        return [], []
+        return []
     tokens = options.get("batch", 1) * options.get("sequence", 2048)
     vocab = Fraction(tokens * model.vocab, rank.tensor_parallel)
-    width, wide = recipes.bytes_of(options.get("dtype", "bf16")), 4 if kind.startswith("fp32") else 2
-    logits = [] if "+" in kind else [Row("logits, still referred to", exact(width * vocab), "buffers", f"{width}·sbV")]
-    loss = [
+    wide = 4 if kind.startswith("fp32") else 2
+    return [
         Row("gradient of the log-probabilities", exact(wide * vocab), "buffers", f"{wide}·sbV"),
-        Row("gradient of the logits", exact(width * vocab), "buffers", f"{width}·sbV"),
+        Row("gradient of the logits", exact(wide * vocab), "buffers", f"{wide}·sbV"),
     ]
-    return logits, loss
 
 
 def _temporaries(model: Transformer, recipe: Recipe, states: Ledger, step: OptimizerStep) -> list[Row]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MODULES: dict[str, str] = {  # explorer -> module of this package
     "model_ledger": "ledger",
     "seven_billion": "training_memory",
+    "serve_or_train": "capacity",
 }
 
 

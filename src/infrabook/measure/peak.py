@@ -71,6 +71,21 @@ class StepMemory:
         return float(self.peak.total) / GIB
 
 
+def forward_pass(build: Callable[[], nn.Module], model: Transformer, *, batch: int = 1, sequence: int = 2048) -> Ledger:
+    """The peak of a forward pass without gradients, in BF16: weights, and what is alive at the worst moment.
+
+    ``build()`` is a module with ``logits(ids)``.
+    """
+    with fake_tensors(torch.bfloat16), torch.no_grad():
+        net = build()
+        ids = torch.randint(0, model.vocab, (batch, sequence))
+        tracker = _PhaseTracker()
+        tracker.track_external(net, ids)
+        with tracker:
+            net.logits(ids)  # type: ignore[operator]  # a method of the module, not a submodule
+    return tracker.account("at the peak of the forward pass", "peak")
+
+
 def training_step(
     build: Callable[[], nn.Module], model: Transformer, *, batch: int = 1, sequence: int = 2048,
     dtype: torch.dtype = torch.bfloat16,
