@@ -27,7 +27,7 @@ from .errors import InfrabookError
 
 Change: TypeAlias = Callable[[Any], None]
 
-_DECIMAL = re.compile(r"[+-]?(\d{1,3}([, ]\d{3})+|\d+(_\d+)*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?")
+_DECIMAL = re.compile(r"[+-]?(\d{1,3}([, ]\d{3})+|\d+(_\d+)*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _LONGEST = 100_000  # characters of a pasted text; the largest config.json on record has a few thousand
 
 

@@ -20,6 +20,12 @@ async function start(names) {
   return explore;
 }
 
+// Pyodide never settles where its WebAssembly could not be fetched; only an unhandled rejection tells.
+addEventListener("unhandledrejection", (event) => {
+  event.preventDefault();
+  postMessage({ failed: String(event.reason?.message ?? event.reason) });
+});
+
 let ready;
 onmessage = async ({ data: { names, id, name, values } }) => {
   ready ??= start(names);

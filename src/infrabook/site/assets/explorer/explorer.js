@@ -98,8 +98,7 @@
       }
     }
     function toDefaults() {
-      HTMLFormElement.prototype.reset.call(form);
-      inputs.forEach(slide);
+      fill(JSON.parse(first.values));
       shown = first.values;
     }
 
@@ -116,7 +115,7 @@
         if (key === shown && form.dataset.state === "ready") continue;
         if (!running) {
           form.dataset.state = "starting";
-          say("Starting Python in this page (6 MB, once) …");
+          say("Starting Python (6 MB, once) …");
         }
         const { html, error, failed } = await ask(name, values);
         if (wanted === null) { wanted = undefined; continue; } // reset meanwhile
@@ -159,7 +158,7 @@
     });
     form.addEventListener("change", ({ target }) => { if (target.matches("[type=text], textarea")) update(); });
     form.addEventListener("reset", (event) => {
-      event.preventDefault();
+      event.preventDefault(); // the sliders, the view and the link have to go back too
       clearTimeout(typing);
       clearTimeout(linking);
       wanted = busy ? null : undefined;
