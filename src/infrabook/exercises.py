@@ -78,9 +78,8 @@ def _bytes_in_the_optimizer_step() -> int:
 @exercise(
     "fits-or-not/3",
     mistakes={
-        "that is one of the two.": lambda: 4 * 8192 * 128_256 / GIB,
+        "that is one of the two, or both in a format of two bytes.": lambda: 4 * 8192 * 128_256 / GIB,
         "those are GB.": lambda: 2 * 4 * 8192 * 128_256 / GB,
-        "they are in FP32, four bytes an element.": lambda: 2 * 2 * 8192 * 128_256 / GIB,
     },
     tolerance=0.005,
 )
