@@ -1,7 +1,11 @@
-"""Fonts, formulas and the style sheet, all served by the site itself; colours come from ``palette``."""
+"""Fonts, formulas, icons and the style sheet, all served by the site itself; colours come from ``palette``.
+
+What the theme brings and no page needs is left out: a page has to be light before a reader starts an explorer.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ from sphinx.errors import ExtensionError
 from .. import palette
 
 HERE = Path(__file__).parent / "assets"
+# the theme's icon scripts (icons.css draws its ten icons), and what only search.html needs
+LEFT_OUT = ("fontawesome.js", "searchtools.js", "language_data.js", "searchindex.js")
 FONT = "@fontsource-variable/source-serif-4/files/source-serif-4-latin-wght-{}.woff2"
 
 
@@ -30,7 +36,23 @@ def configure(app: Sphinx, config: Any) -> None:
     config.katex_css_path = "vendor/katex/katex.min.css"
     katex.KATEX_DEFAULT_OPTIONS.update(throwOnError=True, strict="error")
     config.html_static_path.append(str(HERE / "static"))
-    config.html_css_files.append("book.css")
+    config.html_css_files += ["icons.css", "book.css"]
+    config.templates_path = [*config.templates_path, str(HERE / "templates")]
+
+
+def without_scripts(head: str) -> str:
+    """Part of a page's head without the scripts that ``LEFT_OUT`` names.
+
+    >>> without_scripts('<script defer src="_static/scripts/fontawesome.js?v=1"></script><script src="a.js"></script>')
+    '<script src="a.js"></script>'
+    """
+    names = "|".join(map(re.escape, LEFT_OUT))
+    return re.sub(rf'<script\b[^>]*\bsrc="[^"]*/?\b(?:{names})(?:\?[^"]*)?"[^>]*></script>\s*', "", head)
+
+
+def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """What ``templates/layout.html`` calls."""
+    context["without_scripts"] = without_scripts
 
 
 def variables() -> str:
@@ -47,10 +69,12 @@ def variables() -> str:
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
-    """Copy the packages' files once and write the palette's style sheet."""
+    """Copy the packages' files once, write the palette's style sheet, and drop what no page loads."""
     if error or app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
+    for unused in {*static.rglob("*.map"), *static.glob("scripts/fontawesome.js*"), *static.rglob("*.ttf")}:
+        unused.unlink()
     vendor = static / "vendor"
     for folder in ("katex/fonts", "fonts"):
         (vendor / folder).mkdir(parents=True, exist_ok=True)
@@ -65,6 +89,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", configure)
+    app.connect("html-page-context", page_context)
     app.connect("build-finished", write)
     app.add_css_file("palette.css")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,7 +52,7 @@ def configure(app: Sphinx, config: Any) -> None:
         base = f"https://{owner.lower()}.github.io/{project}/"
     config.html_baseurl = base or "http://127.0.0.1:8000/"
     config.ogp_site_url = config.html_baseurl
-    config.ogp_site_name = config.project
+    config.ogp_site_name = config.html_title or config.project
     config.notfound_urls_prefix = "/" + "/".join(config.html_baseurl.split("/")[3:])
 
 
