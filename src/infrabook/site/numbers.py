@@ -193,6 +193,21 @@ class LabTransform(SphinxTransform):
                 self.document.note_explicit_target(target)
                 assert cell.parent is not None
                 cell.parent.insert(cell.parent.index(cell), target)
+                drawn = [name for name in names if IMAGES.keys() & stored[name.split(":")[1]][1].keys()]
+                for image, name in zip(cell.findall(nodes.image), drawn, strict=False):
+                    image["alt"] = self.described(lab, name.split(":")[1])
+
+    def described(self, lab: str, key: str) -> str:
+        """A figure's alt text on its lab's page: the one that the chapter gives it."""
+        chapter = Path(self.env.srcdir, "book", lab + ".md")
+        self.env.note_dependency(str(chapter))
+        source = chapter.read_text("utf8") if chapter.is_file() else ""
+        found = re.search(rf"\{{labfig\}}\s+(?:{re.escape(lab)})?:{key}\s*\n(?::[\w-]+:.*\n)*?:alt:\s*(.+)", source)
+        return (
+            found[1].strip()
+            if found
+            else f"Figure {key.replace('_', ' ')}: what it shows is printed by the cells above"
+        )
 
     def fill(self, node: nodes.Element) -> None:
         def value(match: re.Match[str]) -> str:

@@ -103,7 +103,7 @@ def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any],
             title = quote(f"Error on {page}")
             links.append(("report an error", f"https://github.com/{name}/issues/new?title={title}"))
         else:
-            links.append(("report an error", context["pathto"]("book/errata") + "#report-an-error"))
+            links.append(("report an error", context["pathto"]("book/errata").rstrip("#") + "#report-an-error"))
     if (words or links) and context.get("body"):
         line = " · ".join(f'<a href="{escape(url)}">{escape(text)}</a>' for text, url in links)
         note = f'<p class="page-origin">{escape(words)} {line}</p>'
