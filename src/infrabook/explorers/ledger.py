@@ -47,7 +47,7 @@ def model_ledger(
     card = hardware.gpu(gpu)
     fit = memory.fits(account, card)
     words = next(words for words, name in GPUS.items() if name == gpu)
-    room = show(max(fit.headroom, -fit.headroom))
+    room = show(max(fit.headroom, -fit.headroom)).replace(" ", "\u00a0")
     verdict = f"<b>It fits</b>, with {room} to spare" if fit else f"<b>It does not fit</b>: {room} are missing"
     length = f"{batch:,} {'sequence' if batch == 1 else 'sequences'} of {sequence:,} tokens"
     return (
