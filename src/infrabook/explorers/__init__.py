@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 MODULES: dict[str, str] = {  # explorer -> module of this package
     "model_ledger": "ledger",
+    "recipe_bytes": "recipe",
     "seven_billion": "training_memory",
     "serve_or_train": "capacity",
+    "work_by_part": "work",
 }
 
 

@@ -76,3 +76,23 @@ def account_table(
 
 def _share(part: Exact, whole: Exact = 1) -> str:
     return f"{float(100 * Fraction(part) / Fraction(whole)):.2f}%"
+
+
+def share_table(account: Ledger) -> str:
+    """A table whose rows carry their share as a bar, for accounts whose rows have no colour of their own.
+
+    >>> from ..ledger import Row
+    >>> "width:25.00%" in share_table(Ledger("a", (Row("x", 1), Row("y", 3)), "FLOP"))
+    True
+    """
+    total = account.total
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row.name)}</th><td class="bar"><i style="width:{_share(row.value, total)}"></i></td>'
+        f'<td class="amount">{account.amount(row.value)}</td><td class="share">{percent(row.value, total)}</td></tr>'
+        for row in account
+    )
+    return (
+        f'<table class="ledger shares"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody><tfoot>'
+        f'<tr class="total"><th scope="row">total</th><td class="bar"></td><td class="amount">{account.amount(total)}</td>'
+        f'<td class="share">{percent(total, total)}</td></tr></tfoot></table>'
+    )

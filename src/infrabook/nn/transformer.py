@@ -178,3 +178,37 @@ class GPTBlock(nn.Module):
         """(batch, length, hidden) -> the same."""
         x = x + self.drop(self.attend(self.attention_norm(x)), self.p)
         return x + self.drop(self.down(F.gelu(self.up(self.ffn_norm(x)), approximate="tanh")), self.p)
+
+
+class GPT(nn.Module):
+    """GPT-2 of ``model``'s dimensions: learned positions, LayerNorm, a head tied to the embedding if the model's is.
+
+    ``recompute`` checkpoints every layer. Called with ids and targets it returns the mean loss.
+    """
+
+    def __init__(
+        self, model: Transformer, *, dropout: float = 0.0, attention: Literal["eager", "flash"] = "eager",
+        recompute: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if model.norm != "layernorm" or model.gated or model.moe or model.positions != "learned":
+            raise InfrabookError(f"{model.name} is not of GPT-2's shape (LayerNorm, two matrices, learned positions)")
+        self.recompute = recompute
+        self.embedding = nn.Embedding(model.vocab, model.hidden)
+        self.positions = nn.Embedding(model.context, model.hidden)
+        self.layers = nn.ModuleList(GPTBlock(model, dropout=dropout, attention=attention) for _ in range(model.layers))
+        self.norm = nn.LayerNorm(model.hidden)
+        self.head = nn.Linear(model.hidden, model.vocab, bias=False)
+        if model.tied:
+            self.head.weight = self.embedding.weight
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """(batch, length) token ids -> (batch, length, vocab)."""
+        x = self.embedding(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of (batch, length) targets."""
+        return F.cross_entropy(self.logits(ids).flatten(0, 1).float(), targets.flatten())

@@ -42,6 +42,7 @@ from ..labfile import code_hash, recorded_hash
 
 LOGGER = logging.getLogger(__name__)
 REFERENCE = re.compile(r"([\w/.-]*):([a-z][a-z0-9_]*)(?::(.+))?")
+POWER = re.compile(r"^(-?[\d.]+)e\+?(-?\d+)$")
 IN_MATH = re.compile(r"\\labnum\{([^{}]+)\}")
 IMAGES = {"image/svg+xml": ".svg", "image/png": ".png"}
 LABS = "notebooks"
@@ -212,7 +213,8 @@ class LabTransform(SphinxTransform):
     def fill(self, node: nodes.Element) -> None:
         def value(match: re.Match[str]) -> str:
             try:
-                return formatted(self.env, self.env.docname, match[1])[1].replace(",", "{,}").replace("%", r"\%")
+                number = formatted(self.env, self.env.docname, match[1])[1].replace(",", "{,}").replace("%", r"\%")
+                return POWER.sub(r"\1 \\times 10^{\2}", number)
             except LabError as error:
                 complain(self.env, error, node)
                 return r"\text{?}"
