@@ -18,7 +18,7 @@ from .models import Transformer
 from .units import Exact, exact, positive
 
 Kind: TypeAlias = Literal["weights", "gradients", "optimizer"]
-Per: TypeAlias = Literal["parameter", "matrix", "vector", "linear", "other", "adapter", "factor"]
+Per: TypeAlias = Literal["parameter", "matrix", "vector", "linear", "product", "other", "adapter", "factor"]
 
 BITS: dict[str, int] = {
     "fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8,
@@ -67,8 +67,9 @@ class Tensor:
     """One tensor that a recipe keeps.
 
     ``per`` says for which elements: every ``parameter``; those in a ``matrix`` or a ``vector``; those of the
-    blocks' ``linear`` layers or every ``other`` parameter; those of the ``adapter``; one element a row and
-    one a column of each matrix (``factor``). ``until_backward``: it lives only from the forward to the end
+    blocks' ``linear`` layers or every ``other`` parameter; those of every matrix that multiplies (``product``: the
+    head too, and not a table that is only looked up); those of the ``adapter``; one element a row and one a
+    column of each matrix (``factor``). ``until_backward``: it lives only from the forward to the end
     of the backward pass. ``scales``: see ``bytes_of``.
     """
 
@@ -229,7 +230,7 @@ _ALL = (
         "torch.autocast over fp32 weights, AdamW",
         (
             _weights("fp32"),
-            Tensor("bf16 copies of the weights", "weights", "bf16", "linear", (), True),
+            Tensor("bf16 copies of the weights", "weights", "bf16", "product", (), True),
             _gradients("fp32"),
             *_adam(),
         ),
@@ -506,7 +507,10 @@ def _elements(recipe: Recipe, per: Per, model: Transformer | int, rank: shapes.R
         if per == "adapter":
             return adapter_parameters(model, rank=recipe.rank, targets=recipe.targets)
         return sum(s.count * (s.rows + s.columns) for s in shapes.shapes(model) if s.columns)
-    return shapes.elements(model, rank, _WANTED[per])
+    found = shapes.elements(model, rank, _WANTED[per])
+    if per == "product" and model.tied and rank.last:  # the embedding's matrix multiplies as the head
+        found += shapes.shapes(model)[0].share(rank.tensor_parallel)
+    return found
 
 
 _WANTED: dict[Per, Callable[[shapes.Shape], bool]] = {
@@ -514,12 +518,13 @@ _WANTED: dict[Per, Callable[[shapes.Shape], bool]] = {
     "matrix": lambda shape: shape.columns > 0,
     "vector": lambda shape: shape.columns == 0,
     "linear": lambda shape: shape.linear,
+    "product": lambda shape: shape.columns > 0 and shape.place != "embedding",
     "other": lambda shape: not shape.linear,
 }
 
 _SYMBOLS: dict[Per, str] = {
     "parameter": "N", "matrix": "N in matrices", "vector": "N in vectors", "linear": "N in linear layers",
-    "other": "N elsewhere", "adapter": "N of adapters", "factor": "(rows + columns)",
+    "product": "N in products", "other": "N elsewhere", "adapter": "N of adapters", "factor": "(rows + columns)",
 }  # fmt: skip
 
 
