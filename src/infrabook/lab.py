@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from importlib import import_module
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython import display as ipython
 
@@ -20,6 +21,7 @@ from . import palette
 from .errors import InfrabookError
 from .ledger import Ledger
 
+Answer = TypeVar("Answer", bound=Callable[[], Any])
 PREFIX = "application/papermill.record/"  # what myst_nb.glue writes and nbval compares
 EXERCISES: dict[str, Exercise] = {}
 
@@ -58,12 +60,13 @@ def record_figure(key: str, figure: Any) -> None:
 
 
 def _store(key: str, bundle: dict[str, str], prefix: str) -> None:
-    ipython.display(bundle, raw=True, metadata={"scrapbook": {"name": key, "mime_prefix": prefix}})
+    where = {"scrapbook": {"name": key, "mime_prefix": prefix}}
+    ipython.display(bundle, raw=True, metadata=where)  # type: ignore[no-untyped-call]
 
 
 def show(ledger: Ledger, unit: str = "GB", digits: int = 2) -> None:
     """A ledger as a table."""
-    ipython.display(ipython.HTML(ledger.to_html(unit, digits)))
+    ipython.display(ipython.HTML(ledger.to_html(unit, digits)))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -111,29 +114,40 @@ class Exercise:
         return math.isclose(float(given), float(wanted), rel_tol=self.tolerance, abs_tol=0)
 
 
-def exercise(name: str, *, mistakes: dict[str, Callable[[], Any]] | None = None, tolerance: float = 0.005) -> Any:
+def exercise(
+    name: str, *, mistakes: dict[str, Callable[[], Any]] | None = None, tolerance: float = 0.005
+) -> Callable[[Answer], Answer]:
     """Register the function below as the answer to exercise ``name`` (``"seven-billion/1"``).
 
     ``mistakes`` maps what to say to the wrong answer that earns it.
     """
 
-    def register(answer: Callable[[], Any]) -> Callable[[], Any]:
+    def register(answer: Answer) -> Answer:
         EXERCISES[name] = Exercise(answer, mistakes or {}, tolerance)
         return answer
 
     return register
 
 
+def find_exercise(name: str) -> Exercise:
+    """The exercise called ``name``, from its chapter's module of ``infrabook.exercises``."""
+    chapter = name.partition("/")[0].replace("-", "_")
+    try:
+        import_module(f"infrabook.exercises.{chapter}")
+    except ModuleNotFoundError as error:
+        raise InfrabookError(f"there is no exercise {name!r}: no chapter is called {chapter!r}") from error
+    if name not in EXERCISES:
+        known = sorted(key for key in EXERCISES if key.startswith(name.partition("/")[0]))
+        raise InfrabookError(f"there is no exercise {name!r}; there are {', '.join(known)}")
+    return EXERCISES[name]
+
+
 def check(name: str, given: Any) -> bool:
     """Say whether ``given`` answers exercise ``name``, without saying what would; True if it does."""
-    from . import exercises  # noqa: F401  (fills EXERCISES)
-
-    if name not in EXERCISES:
-        raise InfrabookError(f"there is no exercise {name!r}; there are {', '.join(sorted(EXERCISES))}")
+    found = find_exercise(name)
     if given is ... or given is None:
         print(f"{name}: waiting for your answer.")
         return False
-    found = EXERCISES[name]
     try:
         right = found.matches(given, found.answer())
     except (TypeError, ValueError):
