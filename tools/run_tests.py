@@ -15,7 +15,12 @@ WORKERS = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile"]  # a no
 STEPS: dict[str, list[list[str]]] = {
     "lint": [["ruff", "check", "."], ["ruff", "format", "--check", "."]],
     "types": [["mypy"]],
-    "units": [[*PYTEST, *WORKERS, "--doctest-modules", "src/infrabook", "tests", "--ignore=tests/browser", "--ignore=tests/site"]],
+    "units": [
+        [
+            *PYTEST, *WORKERS, "--doctest-modules", "src/infrabook", "tests",
+            "--ignore=tests/browser", "--ignore=tests/site",
+        ]
+    ],
     "site": [[sys.executable, "tools/build_site.py", "--strict"]],
     "pages": [[*PYTEST, "tests/site", "tests/browser"]],
     "labs": [

@@ -69,7 +69,7 @@ def scaled(value: Exact | float, noun: str, digits: int = 2) -> str:
     ('6.74 G', '989.4 TFLOP/s')
     """
     for size, prefix in _PREFIXES:
-        if abs(value) >= size:
+        if abs(Fraction(value)) >= size:
             return f"{_rounded(Fraction(value) / size, digits)} {prefix}{noun}".rstrip()
     return f"{_rounded(Fraction(value), 0 if exact(value) == int(value) else digits)} {noun}".rstrip()
 

@@ -86,13 +86,16 @@ def share_table(account: Ledger) -> str:
     True
     """
     total = account.total
-    rows = "".join(
-        f'<tr><th scope="row">{escape(row.name)}</th><td class="bar"><i style="width:{_share(row.value, total)}"></i></td>'
-        f'<td class="amount">{account.amount(row.value)}</td><td class="share">{percent(row.value, total)}</td></tr>'
-        for row in account
-    )
+
+    def line(name: str, value: Exact, bar: str, kind: str = "") -> str:
+        return (
+            f'<tr{kind}><th scope="row">{escape(name)}</th><td class="bar">{bar}</td>'
+            f'<td class="amount">{account.amount(value)}</td><td class="share">{percent(value, total)}</td></tr>'
+        )
+
+    rows = "".join(line(row.name, row.value, f'<i style="width:{_share(row.value, total)}"></i>') for row in account)
+    foot = line("total", total, "", ' class="total"')
     return (
-        f'<table class="ledger shares"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody><tfoot>'
-        f'<tr class="total"><th scope="row">total</th><td class="bar"></td><td class="amount">{account.amount(total)}</td>'
-        f'<td class="share">{percent(total, total)}</td></tr></tfoot></table>'
+        f'<table class="ledger shares"><caption>{escape(account.title)}</caption><tbody>{rows}</tbody>'
+        f"<tfoot>{foot}</tfoot></table>"
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from html import escape
 
 from .. import flops, models
 from ..explore import Check, Choice, Number, Text, explore, number
 from ..ledger import Row, ledger
 from ..models import Transformer
-from ..units import percent, scaled
+from ..units import exact, percent, scaled
 from .views import share_table
 
-PARTS = {
+PARTS: dict[str, Callable[[str], bool]] = {
     "attention projections": lambda name: name.startswith("attention ") and name not in (flops.SCORES, flops.VALUES),
     "attention scores and values": lambda name: name in (flops.SCORES, flops.VALUES),
     "feed-forward": lambda name: name.startswith(("feed-forward", "experts", "shared experts", "router")),
@@ -34,12 +36,11 @@ def work_by_part(
     """The work of a forward pass by part."""
     shape = Transformer.from_hf_config(config, name="the pasted model") if config else models.get(model)
     every = flops.forward(shape, sequence=sequence, causal=causal, head=head)
-    rows = [
-        Row(
-            part, sum(int(row.value) if isinstance(row.value, int) else row.value for row in every if belongs(row.name))
-        )
+    sums = {
+        part: sum((Fraction(row.value) for row in every if belongs(row.name)), Fraction())
         for part, belongs in PARTS.items()
-    ]
+    }
+    rows = [Row(part, exact(value)) for part, value in sums.items()]
     account = ledger(f"{shape.name}: forward pass", rows, unit="FLOP")
     quadratic = account["attention scores and values"]
     crossing = flops.crossover(shape) * (2 if causal == "half" else 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -16,7 +16,9 @@ from sphinx.util.docutils import SphinxDirective
 from .. import charts, errata, hardware, models, palette, parameters, recipes
 from ..units import GB, MB, scaled, show
 
-Table = tuple[str, Sequence[str], list[Sequence[str]], set[int]]  # caption, headings, rows, columns of figures
+Table: TypeAlias = tuple[
+    str, Sequence[str], Sequence[Sequence[str]], set[int]
+]  # caption, headings, rows, columns of figures
 SHOWN_PEAKS = (("fp32", ""), ("tf32", ""), ("bf16", ""), ("fp16", "fp32"), ("fp8", "fp32"), ("int8", ""))
 
 
@@ -57,10 +59,13 @@ def gpus() -> Table:
         found = [p for p in gpu.peaks if p.dtype == dtype and (not accumulate or p.accumulate == accumulate)]
         return f"{found[0].flop_per_s / 1e12:,.4g}" if found else "–"
 
+    def whole(value: int, unit: int) -> str:
+        return f"{value / unit:,.0f}" if value else "–"
+
     rows = [
         (
             gpu.name, str(gpu.label_gb), show(gpu.memory_bytes, "GiB") if gpu.memory_bytes else "–",
-            f"{gpu.bandwidth_bytes_per_s / GB:,.0f}", str(gpu.sms), f"{gpu.l2_bytes / MB:,.0f}" if gpu.l2_bytes else "–",
+            whole(gpu.bandwidth_bytes_per_s, GB), str(gpu.sms), whole(gpu.l2_bytes, MB),
             *(peak(gpu, *which) for which in SHOWN_PEAKS),
         )
         for gpu in hardware.gpus()
