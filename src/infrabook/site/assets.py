@@ -19,6 +19,23 @@ from .. import palette
 HERE = Path(__file__).parent / "assets"
 # the theme's icon scripts (icons.css draws its ten icons), and what only search.html needs
 LEFT_OUT = ("fontawesome.js", "searchtools.js", "language_data.js", "searchindex.js")
+MENDED = (
+    # the theme is known before the first paint, or everything would move and flash when its script runs
+    (
+        r'dataset\.mode = localStorage\.getItem\("mode"\) \|\| ""',
+        'dataset.mode = localStorage.getItem("mode") || "auto"',
+    ),
+    (
+        r'dataset\.theme = localStorage\.getItem\("theme"\) \|\| ""',
+        'dataset.theme = {dark: "dark", light: "light"}[localStorage.getItem("mode")] || '
+        '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")',
+    ),
+    # names that a screen reader can say, and that agree with what is seen
+    (r'<summary><span class="toctree-toggle"', '<summary aria-label="pages below"><span class="toctree-toggle"'),
+    (r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1"),
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
+)
 FONT = "@fontsource-variable/source-serif-4/files/source-serif-4-latin-wght-{}.woff2"
 
 
@@ -40,19 +57,22 @@ def configure(app: Sphinx, config: Any) -> None:
     config.templates_path = [*config.templates_path, str(HERE / "templates")]
 
 
-def without_scripts(head: str) -> str:
-    """Part of a page's head without the scripts that ``LEFT_OUT`` names.
+def mended(html: str) -> str:
+    """Part of a page as the theme made it, with ``MENDED`` applied and without the scripts of ``LEFT_OUT``.
 
-    >>> without_scripts('<script defer src="_static/scripts/fontawesome.js?v=1"></script><script src="a.js"></script>')
+    >>> mended('<script defer src="_static/scripts/fontawesome.js?v=1"></script><script src="a.js"></script>')
     '<script src="a.js"></script>'
     """
     names = "|".join(map(re.escape, LEFT_OUT))
-    return re.sub(rf'<script\b[^>]*\bsrc="[^"]*/?\b(?:{names})(?:\?[^"]*)?"[^>]*></script>\s*', "", head)
+    html = re.sub(rf'<script\b[^>]*\bsrc="[^"]*/?\b(?:{names})(?:\?[^"]*)?"[^>]*></script>\s*', "", html)
+    for found, instead in MENDED:
+        html = re.sub(found, instead, html)
+    return html
 
 
 def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """What ``templates/layout.html`` calls."""
-    context["without_scripts"] = without_scripts
+    context["mended"] = mended
 
 
 def variables() -> str:
