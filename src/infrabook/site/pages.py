@@ -152,8 +152,8 @@ class Contents(SphinxDirective):
             lines.append("")
         done_count = sum(re.match(r"book/\d", page) is not None for page in listed)
         total = sum(len(part["chapters"]) for part in parts)
-        lines.insert(0, f"{done_count} of {total} chapters are finished.\n")
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+        said = nodes.paragraph("", f"{done_count} of {total} chapters are finished.")
+        return [said, *self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
