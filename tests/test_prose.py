@@ -106,7 +106,7 @@ def test_a_good_chapter_has_no_findings() -> None:
         "The link takes 400 Gb/s.", "It keeps 34 bytes an element.", "- in a list, 80 GB", "| in a table | 80 GB |",
         "## A heading of 80 GB", ":::{note}\nA note of 80 GB.\n:::",
         "```{labfig} :key\n:alt: words\nA caption: 80 GB.\n```",
-        "It took 4 seconds.", "{num}`:a_gb:.1f` GB, not 112 GB.",
+        "It took 4 seconds.", "It keeps 2,049 of them.", "{num}`:a_gb:.1f` GB, not 112 GB.",
     ],
 )  # fmt: skip
 def test_a_typed_result_is_refused(text: str) -> None:
@@ -120,7 +120,8 @@ def test_a_typed_result_is_refused(text: str) -> None:
         "# The 80 GB card",
         '"about 30 GB of activations" is a quotation.', "Llama-2-7B has 32 layers.", "Section 3.1, in 2023, said so.",
         "```python\nsize = '80 GB'\n```", "```{labfig} :key\n:alt: a line at 80 GB\nA caption.\n```", "[80 GB](there)",
-        "FP16 is a 16-bit format.", "$$x = 80\\text{ GB}$$", "```{math}\n80\\,\\text{GB}\n```", "PyTorch 2.13 runs it.",
+        "FP16 is a 16-bit format.", "A sequence of 2,048 tokens.", "$$x = 80\\text{ GB}$$",
+        "```{math}\n80\\,\\text{GB}\n```", "PyTorch 2.13 runs it.",
     ],
 )  # fmt: skip
 def test_a_number_that_is_no_result_may_stand(text: str) -> None:

@@ -2,14 +2,15 @@
 
 Rules, by the name under which a line can be excused:
 
-typed     a result written by hand: a number with a unit, a percentage, "13 times", 6,738,415,616
+typed     a result written by hand: a number with a unit, a percentage, "13 times", 6,738,415,616 (not 2,048: a power
+          of two is a setting)
 unit      FLOPs for a rate, Gb for GB, a quoted key that ends in _gib beside GB
 symbol    a letter in a formula that is neither in book/notation.md nor introduced on the page
 term      a {term} that the glossary lacks; in a chapter, a glossary term that is never linked
 word      words that say nothing, headings that say nothing, emoji
 skeleton  a chapter without its guess and answer, explorer, "Where this breaks", "Exercises", "Sources", citation
 
-An exemption is a comment that names what it excuses, and why: ``<!-- typed: 2,048 tokens are the question's input -->``
+An exemption is a comment that names what it excuses, and why: ``<!-- typed: 80 GB is the card's label -->``
 in the paragraph or on the line before it (for symbol, term and skeleton: anywhere on the page). One that excuses
 nothing is an error too. Code, formulas, roles, links, words in double quotes (a source's own), titles and exercises
 are not read for ``typed``. A symbol is introduced by "$q$ is", "$q$ for", "$q$ be" ... or by "called $q$" and
@@ -217,6 +218,8 @@ def typed(page: Page) -> Iterator[tuple[Block, Finding]]:
         text = plain(block.text, links=False, quotes=False)
         for match in TYPED.finditer(text):
             what = (match[1] or match[2]).rstrip(",")
+            if match[2] and int(what.replace(",", "")).bit_count() == 1:
+                continue  # a power of two is a setting, such as 2,048 tokens
             words = f"{match[0].strip()!r} is typed: quote it from the lab with {{num}}, or say why not"
             yield block, Finding(block.at(match.start(), text), "typed", what, words)
 
@@ -275,6 +278,8 @@ def quoted_units(block: Block) -> Iterator[Finding]:
         else:
             sentence = re.split(r"[.!?](?=[\s)\]\"*])|\n\s*[-|]", rest, maxsplit=1)[0]
             near = [m[0] for m in (NEAR.search(sentence), *list(NEAR.finditer(before))[-1:]) if m]
+        if not at_once and "bytes" in wanted:
+            continue  # "16 or, with accumulation, 20 bytes": bytes are what is counted where nothing else is said
         if not set(near) & set(wanted):
             beside = " and ".join(near) or "no unit"
             yield Finding(line, "unit", match[1], f"{match[1]} stands beside {beside}: write {wanted[0]}")
