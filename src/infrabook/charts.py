@@ -5,6 +5,7 @@ Colours come from ``palette``; text takes the page's own colour, so one drawing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from html import escape
@@ -100,3 +101,52 @@ def gigabytes(value: Exact) -> str:
     '112.00 GB (104.31 GiB)'
     """
     return f"{show(value, 'GB')} ({show(value, 'GiB')})"
+
+
+def roofline(
+    peak_flop_per_s: float, bandwidth_bytes_per_s: float, points: Mapping[str, float], *, title: str, note: str = ""
+) -> str:
+    """The roof min(peak, intensity × bandwidth) on logarithmic axes, and a mark on it for each name -> intensity."""
+    left, right, top, bottom = 66.0, WIDTH - 14.0, 26.0, 300.0
+    low, high = -2.0, 4.0  # decades of FLOP per byte
+    roof_top = math.log10(peak_flop_per_s)
+    floor = roof_top - 5.0
+
+    def x(decade: float) -> float:
+        return left + (min(max(decade, low), high) - low) / (high - low) * (right - left)
+
+    def y(decade: float) -> float:
+        return bottom - (max(decade, floor) - floor) / (roof_top + 0.5 - floor) * (bottom - top)
+
+    def roof(decade: float) -> float:
+        return min(roof_top, decade + math.log10(bandwidth_bytes_per_s))
+
+    ridge = roof_top - math.log10(bandwidth_bytes_per_s)
+    body = []
+    for decade in range(int(low), int(high) + 1):
+        at = x(decade)
+        body.append(f'<path d="M{at:.1f} {top}V{bottom}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>')
+        body.append(text(at, bottom + 17, f"{10.0**decade:g}", anchor="middle", size=12))
+    for decade in range(math.ceil(floor), int(roof_top) + 1):
+        height = y(decade)
+        body.append(f'<path d="M{left} {height:.1f}H{right}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>')
+        body.append(text(left - 6, height + 4, _rate(10.0**decade), anchor="end", size=12))
+    line = f"M{x(low):.1f} {y(roof(low)):.1f}L{x(ridge):.1f} {y(roof_top):.1f}H{right}"
+    body.append(f'<path d="{line}" stroke="currentColor" stroke-width="2" fill="none"/>')
+    body.append(text(x(ridge), y(roof_top) - 9, f"ridge at {10**ridge:.0f}", anchor="middle", size=12))
+    for name, intensity in points.items():
+        place = math.log10(intensity) if intensity > 0 else low
+        at_x, at_y = x(place), y(roof(place))
+        anchor = "end" if at_x > WIDTH * 0.6 else "start"
+        body.append(f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="6" fill="{palette.colour("communication")}"/>')
+        body.append(text(at_x + (11 if anchor == "start" else -11), at_y + 20, name, anchor=anchor, weight="600"))
+    body.append(text(right, bottom + 36, "FLOP for each byte moved", anchor="end", size=12))
+    body.append(text(left, top - 12, note or "FLOP/s", size=12))
+    return svg(WIDTH, bottom + 44, body, title)
+
+
+def _rate(value: float) -> str:
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:g} {prefix}"
+    return f"{value:g}"

@@ -1,8 +1,8 @@
 """The least time that an operation can take: its work against the peak, its bytes against the bandwidth.
 
-``Kernel`` is an operation by what it does and moves; ``bound`` holds it against a GPU. ``gemm``, ``attention``, ``norm``
-and their siblings give the work and the least traffic of the operations of a transformer; ``waves`` says what whole
-tiles on a whole number of SMs cost beside that. ``flops`` counts models, ``memory`` what they hold.
+``Kernel`` is an operation by what it does and moves; ``bound`` holds it against a GPU. ``gemm``, ``attention``,
+``norm`` and their siblings give the work and the least traffic of a transformer's operations; ``waves`` says what
+whole tiles on a whole number of SMs cost beside that. ``flops`` counts models, ``memory`` what they hold.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def gemm(
     """
     for name, size in (("m", m), ("k", k), ("n", n), ("batch", batch)):
         positive(name, size)
-    size, wide = bytes_of(dtype), bytes_of(out or dtype)
-    moved = size * (m * k + k * n) + wide * m * n * (2 if accumulate else 1)
+    each, wide = bytes_of(dtype), bytes_of(out or dtype)
+    moved = each * (m * k + k * n) + wide * m * n * (2 if accumulate else 1)
     return Kernel(f"{m} × {k} by {k} × {n}", 2 * batch * m * k * n, exact(batch * moved))
 
 
@@ -131,11 +131,11 @@ def attention(
         positive(name, size)
     if heads % kv_heads:
         raise InfrabookError(f"{kv_heads} key-value heads do not divide {heads} heads")
-    size = bytes_of(dtype)
+    each = bytes_of(dtype)
     flop = Fraction(4 * batch * heads * queries * keys * head_dim)
-    moved = size * batch * head_dim * (2 * heads * queries + 2 * kv_heads * keys)
+    moved = each * batch * head_dim * (2 * heads * queries + 2 * kv_heads * keys)
     if not fused:
-        moved += 4 * size * batch * heads * queries * keys
+        moved += 4 * each * batch * heads * queries * keys
     return Kernel(
         f"attention, {queries:,} queries over {keys:,} keys", exact(flop / 2 if causal_half else flop), exact(moved)
     )

@@ -18,6 +18,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "seven_billion": "training_memory",
     "serve_or_train": "capacity",
     "work_by_part": "work",
+    "roof": "limits",
 }
 
 
