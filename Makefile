@@ -1,4 +1,4 @@
-# make site · make test · make serve · make labs · make labs-portable · make links · make bench
+# make site · make test · make serve · make labs · make labs-portable · make labs-colab · make links · make bench
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: site serve test labs labs-portable links bench clean lint
+.PHONY: site serve test labs labs-portable labs-colab links bench clean lint
 
 site: $(VENV)/.site node_modules/.complete
 	$(BIN)/python tools/build_site.py
@@ -33,6 +33,11 @@ labs: $(VENV)/.test
 # the stored outputs have to hold on another processor and with another number of threads
 labs-portable: $(VENV)/.test
 	$(BIN)/python tools/labs_portable.py $(LABS)
+
+# every lab on the versions that Colab ships, in an environment of its own; nothing is compared
+COLAB_PYTHON ?= python3.12
+labs-colab:
+	$(COLAB_PYTHON) tools/labs_colab.py $(LABS)
 
 links: $(VENV)/.site node_modules/.complete
 	$(BIN)/python tools/build_site.py --links

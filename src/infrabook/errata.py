@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
-from . import hardware, kv_cache, models, parameters, recipes
+from . import flops, hardware, kv_cache, models, parameters, recipes
 from .activations import activations, one_layer
 from .units import percent, show
 
@@ -52,6 +53,12 @@ def _extra_terms() -> str:
     every = activations(gpt, batch=4, attention="eager")
     layers = every.where(lambda row: row.name.startswith("layers"))
     return percent(Fraction(every.total) - layers.total, layers.total, 2)
+
+
+def _selective_share() -> str:
+    step = partial(flops.megatron_step, batch=64, sequence=2048, layers=96, hidden=12288, vocab=51200)
+    once, again = step(), step(recomputation="selective")
+    return f"{percent(again - once, once, 2)} of a step"
 
 
 DISAGREEMENTS: tuple[Disagreement, ...] = (
@@ -151,5 +158,12 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "80 GB",
         lambda: " or ".join(show(hardware.gpu("h100-sxm").memory_bytes, unit) for unit in ("GB", "GiB")),
         "The driver reports neither 80·10^9 nor 80·2^30 bytes.",
+    ),
+    Disagreement(
+        "Korthikanti et al., appendix A",
+        "selective recomputation adds s/6h to the work of a step; 2.7% for GPT-3",
+        _selective_share,
+        "Attention's two products are that share of a forward pass. One more forward pass of them is a third as much "
+        "of a step; the printed formula counts their backward pass again as well.",
     ),
 )

@@ -182,29 +182,29 @@ def per_token(model: Transformer, *, sequence: int, convention: str = "every pro
 
 
 def megatron_step(
-    *, batch: int, sequence: int, layers: int, hidden: int, vocab: int, recomputation: Recomputation = "none"
-) -> Fraction:
+    *, batch: int, sequence: int, layers: int, hidden: int, vocab: int,
+    recomputation: Literal["none", "selective", "selective, as printed", "full"] = "none",
+) -> Fraction:  # fmt: skip
     """FLOP of a step by the closed form for GPT's layer: 72·B·L·s·h²·(1 + s/6h + V/12hL), ``batch`` the global one.
 
-    With full recomputation 96·B·s·L·h²·(1 + s/6h + V/16Lh), the head not repeated (Narayanan et al., arXiv 2104.04473,
-    equation 3); with selective recomputation attention's term counts a fourth time (Korthikanti et al., appendix A).
+    Full recomputation: 96·B·s·L·h²·(1 + s/6h + V/16Lh), the head not repeated (Narayanan et al., arXiv 2104.04473,
+    equation 3). Selective: attention's two products once more, 1 + 2s/9h in the brackets. Korthikanti et al. (arXiv
+    2205.05198, appendix A) print 1 + s/3h there, as if their backward pass were repeated too; "selective, as printed"
+    reproduces the hardware utilizations of their table 5.
 
     >>> megatron_step(batch=4, sequence=2048, layers=48, hidden=6144, vocab=51200) == 1143560812363776
     True
     """
-    for name, size in (
-        ("batch", batch),
-        ("sequence", sequence),
-        ("layers", layers),
-        ("hidden", hidden),
-        ("vocab", vocab),
-    ):
+    sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden, "vocab": vocab}
+    for name, size in sizes.items():
         positive(name, size)
+    passes = {"none": (3, 3), "selective": (3, 4), "selective, as printed": (3, 6), "full": (4, 4)}
+    if recomputation not in passes:
+        raise InfrabookError(f"recomputation can be {' or '.join(passes)}, and is {recomputation!r}")
+    layer_passes, attention_passes = passes[recomputation]
     products = 24 * batch * layers * sequence * hidden**2
     attention = Fraction(products * sequence, 6 * hidden)
-    head = 2 * batch * sequence * hidden * vocab
-    layer_passes, attention_passes = {"none": (3, 3), "selective": (3, 4), "full": (4, 4)}[recomputation]
-    return layer_passes * products + attention_passes * attention + 3 * head
+    return layer_passes * products + attention_passes * attention + 6 * batch * sequence * hidden * vocab
 
 
 # -- time and utilization --------------------------------------------------------------------------------------

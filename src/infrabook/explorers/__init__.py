@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 MODULES: dict[str, str] = {  # explorer -> module of this package
     "model_ledger": "ledger",
+    "online_softmax": "softmax_steps",
     "recipe_bytes": "recipe",
     "seven_billion": "training_memory",
     "serve_or_train": "capacity",
     "work_by_part": "work",
     "roof": "limits",
+    "what_it_costs": "trades",
+    "rounded_in_formats": "rounding",
 }
 
 

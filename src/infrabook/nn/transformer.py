@@ -42,9 +42,12 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-def rotary_tables(length: int, dim: int, dtype: torch.dtype, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    length: int, dim: int, dtype: torch.dtype, *, base: float = 10_000.0, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines of rotary positions, each (length, dim)."""
-    angles = torch.arange(length)[:, None] * base ** (-torch.arange(0, dim, 2) / dim)
+    frequencies = base ** (-torch.arange(0, dim, 2, device=device) / dim)
+    angles = torch.arange(length, device=device)[:, None] * frequencies
     both = torch.cat((angles, angles), dim=-1)
     return both.cos().to(dtype), both.sin().to(dtype)
 
@@ -133,7 +136,7 @@ class Llama(nn.Module):
     def logits(self, ids: Tensor) -> Tensor:
         """(batch, length) token ids -> (batch, length, vocab)."""
         x = self.embedding(ids)
-        cos, sin = rotary_tables(ids.shape[1], self.model.head_dim, x.dtype)
+        cos, sin = rotary_tables(ids.shape[1], self.model.head_dim, x.dtype, device=x.device)
         for layer in self.layers:
             x = checkpoint(layer, x, cos, sin, use_reentrant=False) if self.recompute else layer(x, cos, sin)
         return self.head(self.norm(x))  # type: ignore[no-any-return]
