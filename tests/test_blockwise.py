@@ -80,7 +80,7 @@ def test_backward_passes_gradcheck(rows: int, columns: int, causal: bool) -> Non
 def test_it_keeps_what_sdpa_keeps() -> None:
     kept = {}
     for name, run in (("ours", blockwise.attention), ("sdpa", F.scaled_dot_product_attention)):
-        x = [torch.randn(1, 2, 64, 16, requires_grad=True) for _ in range(3)]
+        x = [torch.randn(1, 2, 64, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
         with saved_for_backward(torch.nn.Module()) as saved:
             run(*x)
         kept[name] = sorted(row.nbytes for row in saved.rows)
@@ -105,3 +105,18 @@ def test_the_kernel_says_when_triton_is_missing() -> None:
         for causal in (False, True):
             wanted = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
             assert (triton_attention.attention(q, k, v, causal=causal) - wanted).abs().max() < 1e-2
+
+
+def test_sixteen_bit_inputs_are_as_good_as_pytorchs() -> None:
+    q, k, v = (x.bfloat16().requires_grad_() for x in inputs(s=64, d=16))
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted = F.scaled_dot_product_attention(*exact)
+    wanted.sum().backward()
+    errors = {}
+    for name, run in (("ours", lambda: blockwise.attention(q, k, v, rows=16, columns=16)),
+                      ("sdpa", lambda: F.scaled_dot_product_attention(q, k, v))):  # fmt: skip
+        out = run()
+        gradients = torch.autograd.grad(out.sum(), (q, k, v))
+        pairs = zip((out, *gradients), (wanted, *(x.grad for x in exact)), strict=True)
+        errors[name] = [float((a.detach().double() - b.detach()).abs().max()) for a, b in pairs]
+    assert all(a <= 1.5 * b for a, b in zip(errors["ours"], errors["sdpa"], strict=True)), errors

@@ -36,6 +36,16 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "EleutherAI cookbook, KV cache of Llama-2-70B at 4,097 tokens": (
         "kv-cache", "mem-cookbook-kv-llama2-70b", ("true KV cache",),
     ),
+    "FlashAttention, figure 2, work": (
+        "flash-attention", "fa-fig2-flops",
+        ("standard fwd+bwd = 6 matmuls", "flash fwd+bwd = 7 matmuls (one recomputed)"),
+    ),
+    "llm-foundry, notes on utilization with FlashAttention": (
+        "flash-attention", "fa-hfu-multiplier", ("with full activation checkpointing on top: total/forward",),
+    ),
+    "PyTorch's FlopCounterMode, fused attention on a CPU": (
+        "flash-attention", "fa-flopcounter-pitfall", ("true 4*b*h*s^2*d",),
+    ),
 }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-from . import flops, hardware, kv_cache, models, parameters, recipes
+from . import attention_io, flops, hardware, kv_cache, models, parameters, recipes
 from .activations import activations, one_layer
+from .formats import FORMATS
 from .units import percent, show
 
 
@@ -59,6 +60,30 @@ def _selective_share() -> str:
     step = partial(flops.megatron_step, batch=64, sequence=2048, layers=96, hidden=12288, vocab=51200)
     once, again = step(), step(recomputation="selective")
     return f"{percent(again - once, once, 2)} of a step"
+
+
+FIGURE_2 = {"sequence": 1024, "head_dim": 64}  # FlashAttention's: GPT-2 medium, 16 heads, batch 64, FP16
+
+
+def _flash_work() -> str:
+    standard, flash = (
+        attention_io.work(sequence=1024, head_dim=64, heads=16, batch=64, passes="both", scores_again=again)
+        for again in (False, True)
+    )
+    return f"{float(standard) / 1e9:.1f} and {float(flash) / 1e9:.1f} GFLOP"
+
+
+def _flash_bytes() -> str:
+    moved = Fraction(attention_io.standard_forward(**FIGURE_2).total)
+    moved += attention_io.standard_backward(**FIGURE_2).total
+    matrix = FIGURE_2["sequence"] ** 2
+    masked, dropped = moved + 2 * matrix, moved + 2 * matrix + 5 * matrix
+    return ", ".join(show(2 * 16 * 64 * elements, "GB", 1) for elements in (moved, masked, dropped))
+
+
+def _checkpointed_attention() -> str:
+    step = attention_io.work(sequence=1024, head_dim=64, passes="both", checkpointed=True)
+    return f"{float(step / Fraction(attention_io.work(sequence=1024, head_dim=64))):.1f} times forward"
 
 
 DISAGREEMENTS: tuple[Disagreement, ...] = (
@@ -165,5 +190,73 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         _selective_share,
         "Attention's two products are that share of a forward pass. One more forward pass of them is a third as much "
         "of a step; the printed formula counts their backward pass again as well.",
+    ),
+    Disagreement(
+        "FlashAttention, figure 2, work",
+        "66.6 and 75.2 GFLOP",
+        _flash_work,
+        "The stated batch of 64 and 16 heads give twelve times as much. The printed figures differ by 8.6, one product "
+        "of a sixteenth of the stated work (chapter: Softmax without the matrix).",
+    ),
+    Disagreement(
+        "FlashAttention, figure 2, bytes of standard attention",
+        "40.3 GB; in another version of the paper 35.3 GB, without dropout",
+        _flash_bytes,
+        "The paper's algorithms as printed; with a mask; with a mask and dropout, whose own mask has a byte an "
+        "element. The last is our reading of the first figure, and does not reach the second.",
+    ),
+    Disagreement(
+        "llm-foundry, notes on utilization with FlashAttention",
+        "attention's multiplier is 5 instead of 4, with activation checkpointing",
+        _checkpointed_attention,
+        "FlashAttention's backward pass repeats one of the two products of forward, half a forward pass.",
+    ),
+    Disagreement(
+        "PyTorch's FlopCounterMode, fused attention on a CPU",
+        "0 FLOP for (2, 8, 256, 64)",
+        lambda: f"{attention_io.work(sequence=256, head_dim=64, heads=8, batch=2):,} FLOP",
+        "The CPU's fused kernel has no formula in the counter; attention written out is counted.",
+    ),
+    Disagreement(
+        "Posts on FlashAttention's blocks on an A100",
+        "768 columns for heads of 64",
+        lambda: f"{attention_io.paper_blocks(sram_elements=192 * 1024 // 2, head_dim=64).columns} columns",
+        "The rule's M counts elements; 192 KiB hold half as many FP16 elements as bytes.",
+    ),
+    Disagreement(
+        "Ultra-Scale Playbook, FP8 formats",
+        "7 (E4M3) and 3 (E5M2) numbers in [1, 2]",
+        lambda: " and ".join(str(FORMATS[name].between(1, 2)) for name in ("fp8_e4m3", "fp8_e5m2")),
+        "The printed counts are those strictly between 1 and 2; both ends are numbers of the formats.",
+    ),
+    Disagreement(
+        "torch.finfo(torch.float8_e5m2fnuz).eps in 2.13",
+        "0.125",
+        lambda: str(float(FORMATS["fp8_e5m2fnuz"].eps)),
+        "Two bits of fraction: the pattern after 1.0 is 1.25. ml_dtypes has it so.",
+    ),
+    Disagreement(
+        "FP8 E4M3, largest number",
+        "448 and 240",
+        lambda: (
+            f"{FORMATS['fp8_e4m3'].max} for OCP's E4M3 (torch's float8_e4m3fn), {FORMATS['fp8_e4m3_ieee'].max} "
+            f"with infinity kept, {FORMATS['fp8_e4m3fnuz'].max} for AMD's fnuz variant"
+        ),
+        "One name for three formats: OCP gives the patterns of infinity to numbers.",
+    ),
+    Disagreement(
+        "Casts of 1000 to FP8 E4M3",
+        "448 (torch from 2.12, ONNX) and NaN (torch before, ml_dtypes)",
+        lambda: " or ".join(
+            f"{float(FORMATS['fp8_e4m3'].round(1000, saturate=mode)):g} with saturation {'on' if mode else 'off'}"
+            for mode in (True, False)
+        ),
+        "OCP's standard defines both modes and leaves the choice to the cast.",
+    ),
+    Disagreement(
+        "Posts on TF32",
+        "a 32-bit format",
+        lambda: f"{FORMATS['tf32'].bits} bits used, {FORMATS['tf32'].stored_bits} stored",
+        "FP32's exponent with FP16's fraction: an input rounding of matrix units, which saves no memory.",
     ),
 )

@@ -45,7 +45,7 @@ def partial(scores: Tensor, values: Tensor) -> Partial:
     """
     maximum = scores.amax(-1)
     weights = (scores - _finite(maximum)[..., None]).exp()
-    return Partial(maximum, weights.sum(-1), weights @ values)
+    return Partial(maximum, weights.sum(-1), weights @ values.to(weights.dtype))
 
 
 def merge(first: Partial, second: Partial) -> Partial:
@@ -74,6 +74,7 @@ def forward(
     """Attention of (..., s, d) tensors by blocks of ``rows`` queries and ``columns`` keys: output and log-sum-exp.
 
     ``order`` is the order in which blocks of keys are visited, for instance ``[2, 0, 1]``; any order is right.
+    Scores, sums and the log-sum-exp are FP32 for 16-bit inputs, as in the kernels.
     """
     s, starts = query.shape[-2], range(0, key.shape[-2], _positive("columns", columns))
     visit = list(range(len(starts))) if order is None else list(order)
@@ -90,7 +91,7 @@ def forward(
         assert held is not None  # every row sees at least its own key
         outputs.append(held.output)
         sums.append(held.log_sum_exp)
-    return torch.cat(outputs, -2), torch.cat(sums, -1)
+    return torch.cat(outputs, -2).to(query.dtype), torch.cat(sums, -1)
 
 
 def backward(
@@ -102,8 +103,9 @@ def backward(
     P = exp(S − log-sum-exp). With D = Σ_d dO·O, one number a row, dS = P·(dOVᵀ − D) needs no whole row of P.
     """
     factor = _scale(query, scale)
-    d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
-    correction = (gradient * output).sum(-1)
+    wide = log_sum_exp.dtype
+    d_query, d_key, d_value = (torch.zeros_like(x, dtype=wide) for x in (query, key, value))
+    correction = (gradient.to(wide) * output).sum(-1)
     for j in range(0, key.shape[-2], _positive("columns", columns)):
         keys = slice(j, j + columns)
         for i in range(0, query.shape[-2], _positive("rows", rows)):
@@ -112,12 +114,15 @@ def backward(
             if scores is None:
                 continue
             p = (scores - log_sum_exp[..., queries, None]).exp()
-            d_out = gradient[..., queries, :]
+            d_out, q, k, v = (
+                x.to(wide)
+                for x in (gradient[..., queries, :], query[..., queries, :], key[..., keys, :], value[..., keys, :])
+            )
             d_value[..., keys, :] += p.transpose(-1, -2) @ d_out
-            d_scores = p * (d_out @ value[..., keys, :].transpose(-1, -2) - correction[..., queries, None])
-            d_query[..., queries, :] += factor * (d_scores @ key[..., keys, :])
-            d_key[..., keys, :] += factor * (d_scores.transpose(-1, -2) @ query[..., queries, :])
-    return d_query, d_key, d_value
+            d_scores = p * (d_out @ v.transpose(-1, -2) - correction[..., queries, None])
+            d_query[..., queries, :] += factor * (d_scores @ k)
+            d_key[..., keys, :] += factor * (d_scores.transpose(-1, -2) @ q)
+    return d_query.to(query.dtype), d_key.to(key.dtype), d_value.to(value.dtype)
 
 
 class _Blockwise(torch.autograd.Function):
@@ -152,6 +157,8 @@ def block_of_scores(
     q, k = query[..., i : i + rows, :], key[..., j : j + columns, :]
     if causal and j > i + q.shape[-2] - 1:
         return None
+    if q.element_size() < 4:
+        q, k = q.float(), k.float()
     scores: Tensor = q @ k.transpose(-1, -2) * _scale(query, scale)
     if causal and j + k.shape[-2] - 1 > i:
         at_row = torch.arange(i, i + q.shape[-2], device=q.device)[:, None]
