@@ -117,9 +117,9 @@ class Format:
         """The pattern that ``value`` becomes.
 
         Too large a number becomes infinity, or NaN where there is none; with ``saturate`` it becomes the largest
-        finite number. OCP allows both for FP8; torch 2.13 saturates its cast to ``float8_e4m3fn``, infinity included.
-        ``rounding="stochastic"``
-        rounds up when ``uniform``, from 0 to below 1, is less than the part cut off.
+        finite number, and so does infinity. OCP allows both for FP8. torch casts to ``float8_e4m3fn`` with saturation
+        since 2.12 or 2.13 (pull request 178817), before without, and to its other FP8 formats without.
+        ``rounding="stochastic"`` rounds up when ``uniform``, from 0 to below 1, is less than the part cut off.
 
         >>> FORMATS["bf16"].encode(1 + Fraction(1, 256)) == FORMATS["bf16"].encode(1)
         True
@@ -158,6 +158,59 @@ class Format:
         ['0', '1/2', '1', '3/2', '2', '3', '4', '6']
         """
         return (self._finite(magnitude) for magnitude in range(self._top + 1))
+
+    @property
+    def finite(self) -> int:
+        """How many patterns are finite numbers, both zeros counted where there are two.
+
+        >>> FORMATS["bf16"].finite, FORMATS["fp16"].finite, FORMATS["fp8_e4m3"].finite
+        (65280, 63488, 254)
+        """
+        positive = self._top + 1
+        return positive * (2 if self.signed else 1) - (self.special == "fnuz")
+
+    def between(self, low: Fraction | float, high: Fraction | float, *, ends: str = "[]") -> int:
+        """How many different numbers there are from ``low`` to ``high``; ``ends`` says which ends belong to them.
+
+        >>> [FORMATS["fp8_e4m3"].between(1, 2, ends=ends) for ends in ("[]", "[)", "()")]
+        [9, 8, 7]
+        """
+        if ends not in ("[]", "[)", "(]", "()"):
+            raise InfrabookError(f"ends can be [], [), (] or (), and are {ends!r}")
+        if not self.signed and low < 0:
+            raise InfrabookError(f"{self.name} has no numbers below 0")
+
+        def rank(value: Fraction | float, strict: bool) -> int:  # numbers below value, or at most value
+            size = abs(Fraction(value))
+            if size > self.max:
+                magnitude, exact = self._top, False
+            else:
+                magnitude = self._round(size, "toward zero", Fraction(0))
+                exact = self._finite(magnitude) == size
+            if value >= 0:  # numbers from zero up to value
+                return magnitude + 1 - (strict and exact)
+            return -magnitude + (0 if strict or not exact else 1)
+
+        return max(0, rank(high, ends[1] == ")") - rank(low, ends[0] == "["))
+
+    def stall(self, addend: Fraction | float) -> Fraction | None:
+        """Where a running sum stands still that starts at 0 and adds ``addend`` again and again, rounded each time.
+
+        The smallest power of two next to which ``addend`` is at most half a step: it is reached exactly, and then
+        every further sum is rounded back to it. None if the sum passes the largest number first.
+
+        >>> [FORMATS[name].stall(1) for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2")]
+        [Fraction(2048, 1), Fraction(256, 1), Fraction(16, 1), Fraction(8, 1)]
+        """
+        value = Fraction(self.round(addend))
+        if value <= 0:
+            raise InfrabookError(f"{addend} is not a positive number of {self.name}")
+        at = self.min_normal
+        while at <= self.max:
+            if value <= self.ulp(at) / 2:
+                return at
+            at *= 2
+        return None
 
     def fields(self, pattern: int) -> tuple[int, int, int]:
         """(sign, exponent, mantissa) of a pattern, as raw fields.
@@ -248,14 +301,33 @@ FORMATS: dict[str, Format] = {
 }
 """Formats by name. ``fp8_e4m3`` is the OCP variant without infinity that torch calls ``float8_e4m3fn``."""
 
+ALIASES: dict[str, str] = {
+    "float64": "fp64", "double": "fp64", "binary64": "fp64", "float32": "fp32", "float": "fp32", "binary32": "fp32",
+    "tensorfloat32": "tf32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "binary16": "fp16",
+    "e5m2": "fp8_e5m2", "e4m3": "fp8_e4m3", "e4m3fn": "fp8_e4m3", "fp8_e4m3fn": "fp8_e4m3",
+    "e5m2fnuz": "fp8_e5m2fnuz", "e4m3fnuz": "fp8_e4m3fnuz", "e3m2": "fp6_e3m2", "e3m2fn": "fp6_e3m2",
+    "fp6_e3m2fn": "fp6_e3m2", "e2m3": "fp6_e2m3", "e2m3fn": "fp6_e2m3", "fp6_e2m3fn": "fp6_e2m3",
+    "e2m1": "fp4", "e2m1fn": "fp4", "fp4_e2m1": "fp4", "fp4_e2m1fn": "fp4",
+}  # fmt: skip
+"""What else the formats are called; ``float8_`` and ``torch.float8_`` stand for ``fp8_``, and so for 6 and 4."""
+
 
 def get(name: str | Format) -> Format:
-    """The format called ``name``; a ``Format`` is handed back."""
+    """The format called ``name``, by any of its usual names; a ``Format`` is handed back.
+
+    >>> get("torch.float8_e4m3fn").name, get("bfloat16").name, get("e2m1").name
+    ('fp8_e4m3', 'bf16', 'fp4')
+    """
     if isinstance(name, Format):
         return name
-    if name not in FORMATS:
+    short = str(name).strip().lower().removeprefix("torch.")
+    for bits in ("8", "6", "4"):
+        if short.startswith(f"float{bits}_"):
+            short = f"fp{bits}_" + short.removeprefix(f"float{bits}_")
+    short = ALIASES.get(short, short)
+    if short not in FORMATS:
         raise InfrabookError(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
-    return FORMATS[name]
+    return FORMATS[short]
 
 
 # -- block formats ---------------------------------------------------------------------------------------------

@@ -1,37 +1,65 @@
-"""Reference cases of number formats: their sizes here; ranges and steps come with the ``formats`` module."""
+"""Reference cases of number formats: sizes, ranges, steps and counts, from the formats' five facts."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import pytest
 
 from infrabook import recipes
+from infrabook.formats import FORMATS, Format, get
 
-from .cases import cases, passes
+from .cases import Case, cases, passes
 
 CASES = cases("dtypes")
 
-LATER = "`formats`, the module of ranges and steps, comes with the chapter on number formats"
-WITHOUT_SIZE: dict[str, str] = {
-    "dtype-float4_e2m1": LATER,
-    "dtype-e5m2fnuz-eps-bug": LATER,
-    "dtype-count-e4m3fn-1-2": LATER,
-    "dtype-count-e5m2-1-2": LATER,
-}
-NOT_A_SIZE = {  # quantities of the other cases that wait for the same module
-    "max", "min normal", "min subnormal", "eps (1 ulp at 1.0)", "eps", "bits used",
-}  # fmt: skip
+
+def format_of(case: Case) -> Format:
+    """The format that a case is about: by its dtype, by its widths, or by its own name."""
+    inputs = case["inputs"]
+    if "dtype" in inputs:
+        return get(inputs["dtype"])
+    widths = inputs["exponent_bits"], inputs["mantissa_bits"]
+    for one in FORMATS.values():
+        if (one.exponent, one.mantissa) == widths and one.special == "ieee" and one.bias is None:
+            return one
+    return Format(case["id"], *widths)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in WITHOUT_SIZE])
-def test_size(name: str) -> None:
+def counts(one: Format, quantity: str) -> list[int]:
+    """Numbers in each interval that ``quantity`` names, as in ``[1,2], [1,2), (1,2)``."""
+    intervals = re.findall(r"([\[(])\s*(-?[\d.]+)\s*,\s*(-?[\d.]+)\s*([\])])", quantity)
+    return [one.between(float(low), float(high), ends=left + right) for left, low, high, right in intervals]
+
+
+def answer(one: Format, case: Case, quantity: str) -> Any:
+    """What the library says to ``quantity``; torch's own opinion where it is asked for."""
+    if "torch.finfo" in quantity:
+        torch = pytest.importorskip("torch")
+        return torch.finfo(getattr(torch, case["inputs"]["dtype"])).eps
+    if "representable values" in quantity:
+        return counts(one, quantity)
+    if quantity == "positive values":
+        return [float(value) for value in one.numbers()]
+    if "eps" in quantity:
+        return float(one.eps)
+    known = {
+        "bits": one.stored_bits, "bits used": one.bits, "storage": one.stored_bits / 8, "max": float(one.max),
+        "min normal": float(one.min_normal), "min subnormal": float(one.min_subnormal), "finite values": one.finite,
+    }  # fmt: skip
+    return known[quantity]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_format(name: str) -> None:
     case = CASES[name]
-    dtype = case["inputs"].get("dtype", name.removeprefix("dtype-"))
-    sizes = {"bits": recipes.bits(dtype), "storage": recipes.bytes_of(dtype)}
-    compared = [e for e in case["expected"] if e["quantity"] not in NOT_A_SIZE]
-    assert compared
-    for expected in compared:
-        assert passes(expected, sizes[expected["quantity"]]), expected
+    one = format_of(case)
+    for expected in case["expected"]:
+        assert passes(expected, answer(one, case, expected["quantity"])), expected
 
 
-def test_every_excuse_is_of_a_case() -> None:
-    assert set(WITHOUT_SIZE) <= set(CASES)
+def test_both_modules_store_an_element_in_as_many_bits() -> None:
+    for name, bits in recipes.BITS.items():
+        if name in FORMATS:
+            assert FORMATS[name].stored_bits == bits

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from html import escape
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from .. import charts, errata, hardware, models, palette, parameters, recipes
+from .. import charts, errata, formats, hardware, models, palette, parameters, recipes
 from ..units import GB, MB, scaled, show
 
 Table: TypeAlias = tuple[
@@ -119,11 +120,44 @@ def colours() -> Table:
     return "What a colour means, in every figure and explorer", ("kind", "colour"), rows, set()
 
 
+def number_formats() -> Table:
+    """Every format with its limits."""
+
+    def size(value: Fraction) -> str:
+        words = f"{float(value):,.0f}" if 1 <= value < 10**6 and value.denominator == 1 else f"{float(value):.4g}"
+        digits, _, power = words.partition("e")
+        return (f"{digits} · 10^{int(power)}" if power else digits).replace("-", "−")
+
+    def row(name: str, one: formats.Format) -> tuple[str, ...]:
+        bits = f"{1 if one.signed else 0} + {one.exponent} + {one.mantissa}"
+        limits = (one.max, one.min_normal, one.min_subnormal, one.eps)
+        count = f"{one.finite:,}" if one.bits < 32 else "–"
+        return name, bits, str(one.stored_bits), *map(size, limits), count
+
+    plain = [row(name.replace("_", " ").upper(), one) for name, one in formats.FORMATS.items()]
+    blocks = [
+        (f"{block.name.replace('_', ' ').upper()}, blocks of {block.size}", *row("", block.element)[1:2],
+         f"{float(block.bits_per_element):g}", *row("", block.element)[3:])
+        for block in formats.BLOCKS.values()
+    ]  # fmt: skip
+    heads = (
+        "format", "sign, exponent, fraction", "bits stored", "largest", "smallest normal", "smallest", "step at 1",
+        "finite patterns",
+    )  # fmt: skip
+    return (
+        "Number formats; a block's element is scaled by the block's scale",
+        heads,
+        [*plain, *blocks],
+        {2, 3, 4, 5, 6, 7},
+    )
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "conventions": conventions,
     "recipes": known_recipes,
     "hardware": gpus,
     "links": links,
+    "formats": number_formats,
     "models": known_models,
     "errata": field_errata,
     "palette": colours,
