@@ -226,3 +226,49 @@ def waves(m: int, n: int, sms: int, *, tile_m: int = 128, tile_n: int = 128) -> 
         positive(name, size)
     down, across = -(-m // tile_m), -(-n // tile_n)
     return Waves(down * across, sms, Fraction(m * n, down * tile_m * across * tile_n))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A product's least time with whole tiles, in seconds and by part."""
+
+    bound: Bound
+    waves: Waves
+    launch_s: Fraction
+
+    @property
+    def compute_s(self) -> Fraction:
+        """Work at the peak, as long as idle SMs and partial tiles make it."""
+        return self.bound.compute_s / self.waves.efficiency
+
+    @property
+    def seconds(self) -> Fraction:
+        """The longer of arithmetic and traffic, after one launch."""
+        return self.launch_s + max(self.compute_s, self.bound.memory_s)
+
+    @property
+    def limit(self) -> Literal["compute", "memory", "launch"]:
+        """The longest of the three."""
+        longest = max(self.compute_s, self.bound.memory_s)
+        if self.launch_s > longest:
+            return "launch"
+        return "compute" if self.compute_s >= self.bound.memory_s else "memory"
+
+
+def gemm_time(
+    m: int, k: int, n: int, gpu: str | hardware.Gpu, *, dtype: str = "bf16", accumulate: str = "fp32",
+    tile_m: int = 128, tile_n: int = 128, launch_s: Exact | float = Fraction(3, 10**6),
+) -> Timed:  # fmt: skip
+    """The least time of one product: roof, whole tiles in whole waves, and a launch.
+
+    ``launch_s`` is an assumption: a few microseconds between two kernels of one stream. Libraries choose among many
+    tile shapes and split k when tiles are few, so this is a picture of the steps, not a forecast of a library.
+
+    >>> square, thin = (gemm_time(*shape, "h100-sxm") for shape in ((4096, 4096, 4096), (16, 65536, 65536)))
+    >>> square.bound.kernel.flop == thin.bound.kernel.flop, round(float(thin.seconds / square.seconds))
+    (True, 18)
+    """
+    positive("launch_s", launch_s, whole=False, zero=True)
+    card = hardware.gpu(gpu) if isinstance(gpu, str) else gpu
+    one = bound(gemm(m, k, n, dtype=dtype), card, dtype=dtype, accumulate=accumulate)
+    return Timed(one, waves(m, n, card.sms, tile_m=tile_m, tile_n=tile_n), Fraction(launch_s))

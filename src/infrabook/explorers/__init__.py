@@ -21,6 +21,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "work_by_part": "work",
     "roof": "limits",
     "what_it_costs": "trades",
+    "product_time": "products",
     "rounded_in_formats": "rounding",
 }
 

@@ -6,5 +6,7 @@ each, so that a new release that moves one says so at once.
 
 PRIVATE = (
     "torch._subclasses.fake_tensor",
+    "torch.utils._python_dispatch",
+    "torch.utils._pytree",
     "torch.distributed._tools.mem_tracker",
 )
