@@ -23,7 +23,6 @@ def _segments() -> float:
     mistakes={
         "the two directions run at once.": lambda: 2 * _waiting_ms("pcie4-x16"),
         "that is PCIe 5.": lambda: _waiting_ms("pcie5-x16"),
-        "that is PCIe 3.": lambda: _waiting_ms("pcie3-x16"),
     },
     tolerance=0.01,
 )
