@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import sphinxcontrib.katex as katex
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -48,10 +47,7 @@ def package(app: Sphinx, name: str) -> Path:
 
 
 def configure(app: Sphinx, config: Any) -> None:
-    """Point KaTeX at the pinned package, and let a formula that does not parse fail the build."""
-    config.katex_js_path = str(package(app, "katex/dist/katex.min.js"))
-    config.katex_css_path = "vendor/katex/katex.min.css"
-    katex.KATEX_DEFAULT_OPTIONS.update(throwOnError=True, strict="error")
+    """Our own static files and templates."""
     config.html_static_path.append(str(HERE / "static"))
     config.html_css_files += ["icons.css", "book.css"]
     config.templates_path = [*config.templates_path, str(HERE / "templates")]
