@@ -17,9 +17,7 @@ import pytest
 
 Case = dict[str, Any]
 
-FOLDER = Path(
-    os.environ.get("INFRABOOK_REFERENCE") or Path(__file__).resolve().parents[3] / "shared" / "reference"
-)
+FOLDER = Path(os.environ.get("INFRABOOK_REFERENCE") or Path(__file__).resolve().parents[3] / "shared" / "reference")
 
 
 @cache
