@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 from pathlib import Path
@@ -292,3 +293,7 @@ def test_a_symbol_or_term_is_excused_for_the_whole_page() -> None:
 def test_a_finding_names_its_line() -> None:
     text = "# T\n\nOne.\nTwo `code`\nthree 80 GB.\n\n```python\nx\n```\n\n:::{note}\nA huge thing.\n:::\n"
     assert [(f.line, f.rule) for f in prose.lint(text, "page", BOOK)] == [(5, "typed"), (12, "word")]
+
+
+def test_examples_in_the_lints_docstrings_hold() -> None:
+    assert doctest.testmod(prose).failed == 0
