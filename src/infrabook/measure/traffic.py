@@ -1,7 +1,7 @@
 """A slow memory that counts what crosses its border while an algorithm really computes.
 
 ``SlowMemory`` holds tensors; an algorithm may compute only with what it has ``read`` and hands results back with
-``write``. ``attention_io`` predicts the counts. There are two levels and no cache, as in the theorem's model.
+``write``. ``attention_io`` and ``tiling`` predict the counts. Two levels, no cache, as in the theorem.
 """
 
 from __future__ import annotations
@@ -53,6 +53,23 @@ class SlowMemory:
     def total(self) -> int:
         """Elements that crossed the border, both ways."""
         return sum(self.reads.values()) + sum(self.writes.values())
+
+
+# -- a matrix product in tiles ------------------------------------------------------------------------------------
+def tiled_product(a: Tensor, b: Tensor, *, tile_m: int, tile_n: int, tile_k: int = 16) -> SlowMemory:
+    """a (m, k) times b (k, n), a tile of the result at a time, which stays on chip until it is done; in ``"C"``."""
+    (m, k), n = a.shape, b.shape[1]
+    memory = SlowMemory(A=a, B=b)
+    memory.reserve("C", m, n, like=a)
+    for i in range(0, m, tile_m):
+        for j in range(0, n, tile_n):
+            rows, columns = slice(i, i + tile_m), slice(j, j + tile_n)
+            total = torch.zeros(len(range(m)[rows]), len(range(n)[columns]), dtype=a.dtype)
+            for start in range(0, k, tile_k):
+                inner = slice(start, start + tile_k)
+                total += memory.read("A", rows, inner) @ memory.read("B", inner, columns)
+            memory.write("C", total, rows, columns)
+    return memory
 
 
 # -- attention that writes its matrices out ----------------------------------------------------------------------
