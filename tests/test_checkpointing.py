@@ -12,7 +12,7 @@ from infrabook import checkpointing, flops, hardware, memory, models, recipes
 from infrabook.errors import InfrabookError
 from infrabook.measure.saved import fake_tensors, saved_for_backward
 from infrabook.measure.work import total
-from infrabook.nn.transformer import Llama
+from infrabook.nn.transformer import GPTBlock, Llama
 
 LLAMA = replace(models.get("llama-2-7b"), layers=4)
 CPU = {"rmsnorm": "fp32", "statistics_bytes": 4}
@@ -129,3 +129,28 @@ def test_a_wider_link_hides_earlier() -> None:
 def test_nonsense_gets_a_sentence(call, words: str) -> None:
     with pytest.raises(InfrabookError, match=words):
         call()
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_selective_recomputation_keeps_what_the_account_says(selective: bool) -> None:
+    gpt = models.Transformer("gpt", 1, 256, 8, 8, 32, 1024, 100, 128, gated=False, norm="layernorm")
+    with fake_tensors():
+        block = GPTBlock(gpt, selective=selective)
+        x = torch.randn(2, 128, 256, requires_grad=True)
+        with saved_for_backward(block) as saved:
+            block(x)
+    how = "selective" if selective else "none"
+    account = memory.one_layer(gpt, batch=2, sequence=128, attention="eager", recomputation=how, statistics_bytes=2)
+    assert saved.total == account.total + (0 if selective else 128 * 128)  # the causal mask, made again
+
+
+def test_selective_recomputation_gives_the_same_gradients() -> None:
+    gpt = models.Transformer("gpt", 1, 64, 4, 4, 16, 256, 100, 32, gated=False, norm="layernorm")
+    gradients = []
+    for selective in (False, True):
+        torch.manual_seed(0)
+        block = GPTBlock(gpt, dropout=0.1, selective=selective)
+        torch.manual_seed(1)
+        block(torch.ones(1, 8, 64)).sum().backward()
+        gradients.append([parameter.grad for parameter in block.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

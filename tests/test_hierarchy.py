@@ -159,6 +159,20 @@ def test_waves_of_one_tile_share_nothing_and_one_wave_reads_once() -> None:
         assert tiling.wave_traffic(*shape, tile_m=16, tile_n=16, at_once=999).total == m * k + k * n + m * n
 
 
+@pytest.mark.parametrize("group", [1, 2, 3, 8, 50])
+@pytest.mark.parametrize("at_once", [1, 2, 5, 7, 12, 40, 500])
+def test_waves_against_the_tiles_one_by_one(group: int, at_once: int) -> None:
+    m, n, k, tile_m, tile_n = 70, 90, 3, 8, 13
+    tiles = list(tiling.tile_order(9, 7, group=group))
+    a = b = 0
+    for start in range(0, len(tiles), at_once):
+        wave = tiles[start : start + at_once]
+        a += sum(min(tile_m, m - row * tile_m) for row in {row for row, _ in wave})
+        b += sum(min(tile_n, n - column * tile_n) for column in {column for _, column in wave})
+    found = tiling.wave_traffic(m, n, k, tile_m=tile_m, tile_n=tile_n, at_once=at_once, group=group)
+    assert (found["A"], found["B"]) == (a * k, b * k)
+
+
 def test_order_of_tiles_visits_each_once() -> None:
     for group in (1, 2, 3, 8):
         order = list(tiling.tile_order(7, 5, group=group))

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-from . import attention_io, flops, hardware, kv_cache, models, parameters, recipes
+from . import attention_io, flops, hardware, kv_cache, models, parameters, recipes, roofline
 from .activations import activations, one_layer
 from .formats import FORMATS
-from .units import percent, show
+from .ledger import Ledger
+from .units import percent, scaled, show
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,21 @@ def _flash_bytes() -> str:
 def _checkpointed_attention() -> str:
     step = attention_io.work(sequence=1024, head_dim=64, passes="both", checkpointed=True)
     return f"{float(step / Fraction(attention_io.work(sequence=1024, head_dim=64))):.1f} times forward"
+
+
+def _h100() -> int:
+    return hardware.gpu("h100-sxm").peak("bf16")
+
+
+def _gpt3_forward() -> Ledger:
+    return flops.forward(models.get("gpt3-175b"), sequence=2048)
+
+
+def _deepseek(causal: flops.Causal) -> str:
+    v3 = models.get("deepseek-v3")
+    account = flops.forward(v3, sequence=4096, causal=causal)
+    attention = 3 * (Fraction(account[flops.SCORES]) + account[flops.VALUES]) / 4096
+    return scaled(6 * int(parameters.active(v3, embedding=False).total) + attention, "FLOP", 0)
 
 
 DISAGREEMENTS: tuple[Disagreement, ...] = (
@@ -258,5 +274,47 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "a 32-bit format",
         lambda: f"{FORMATS['tf32'].bits} bits used, {FORMATS['tf32'].stored_bits} stored",
         "FP32's exponent with FP16's fraction: an input rounding of matrix units, which saves no memory.",
+    ),
+    Disagreement(
+        "Kaplan et al., table 1",
+        "attention costs 2·L·n_ctx·d FLOP a token, forward",
+        lambda: (
+            "4·L·n_ctx·d: "
+            + " and ".join(
+                scaled(Fraction(_gpt3_forward()[name], 2048), "FLOP") for name in (flops.SCORES, flops.VALUES)
+            )
+            + " a token for GPT-3"
+        ),
+        "One of two products is counted: queries by keys, and not weights by values.",
+    ),
+    Disagreement(
+        "Reports of MFU for one and the same run",
+        "between 30% and 43% for Llama-3-8B at 8,192 tokens and 7,000 tokens/s on an H100",
+        lambda: ", ".join(
+            f"{name} {percent(7000 * flops.per_token(models.get('llama-3-8b'), sequence=8192, convention=name), _h100())}"
+            for name in ("6N, no embeddings", "6N", "Megatron-LM", "torchtitan", "PaLM")
+        ),
+        "Whether attention is counted, whole or halved, and whether embeddings are (chapter: Counting a forward pass).",
+    ),
+    Disagreement(
+        "scaling-book, on DeepSeek-V3",
+        "21.7% of the FP8 peak",
+        lambda: "; ".join(
+            f"{percent(6 * 37 * 10**9 * 148 * 10**11, 2_790_000 * 3600 * peak)} of {words}"
+            for words, peak in (("the PCIe card's", 1513 * 10**12), ("the SXM card's", 1979 * 10**12))
+        ),
+        "The H800 in its SXM form has the higher dense peak.",
+    ),
+    Disagreement(
+        "DeepSeek, Insights, table 2",
+        "250 GFLOPS a token for DeepSeek-V3",
+        lambda: f"{_deepseek('half')} with causal attention halved, {_deepseek('full')} in full",
+        "Work, not a rate: GFLOP for one token of training.",
+    ),
+    Disagreement(
+        "Ridge points of H100 and A100 in circulation",
+        "591 and 306 FLOP per byte",
+        lambda: " and ".join(f"{float(roofline.ridge(card)):.0f}" for card in ("h100-sxm", "a100-sxm-80gb")),
+        "The first figures divide the peak with structured sparsity, which is twice the dense one.",
     ),
 )

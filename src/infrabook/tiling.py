@@ -91,14 +91,51 @@ def wave_traffic(m: int, n: int, k: int, *, tile_m: int, tile_n: int, at_once: i
     """
     for name, size in (("m", m), ("n", n), ("k", k), ("tile_m", tile_m), ("tile_n", tile_n), ("at_once", at_once)):
         positive(name, size)
-    tiles = list(tile_order(_up(m, tile_m), _up(n, tile_n), group=group))
+    positive("group", group)
+    grid_rows, grid_columns = _up(m, tile_m), _up(n, tile_n)
     a = b = 0
-    for start in range(0, len(tiles), at_once):
-        wave = tiles[start : start + at_once]
-        a += sum(min(tile_m, m - row * tile_m) for row in {row for row, _ in wave})
-        b += sum(min(tile_n, n - column * tile_n) for column in {column for _, column in wave})
+    for start in range(0, grid_rows * grid_columns, at_once):
+        rows_of_wave, columns_of_wave = _wave(grid_rows, grid_columns, group, start, start + at_once)
+        a += sum(min(end * tile_m, m) - first * tile_m for first, end in rows_of_wave)
+        b += sum(min(end * tile_n, n) - first * tile_n for first, end in columns_of_wave)
     rows = (Row("A", a * k, "", ""), Row("B", b * k, "", ""), Row("result", m * n, "", "M·N"))
     return ledger(f"{m:,} × {k:,} by {k:,} × {n:,}, {at_once} tiles in step", rows, unit="elements")
+
+
+def _wave(
+    rows: int, columns: int, group: int, start: int, end: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Rows and columns, as disjoint intervals, of the tiles that ``tile_order`` numbers from ``start`` to ``end``.
+
+    >>> _wave(9, 9, 3, 0, 9)
+    ([(0, 3)], [(0, 3)])
+    """
+    found_rows: list[tuple[int, int]] = []
+    found_columns: list[tuple[int, int]] = []
+    end = min(end, rows * columns)
+    while start < end:
+        first = start // (group * columns) * group  # the first row of the group that ``start`` is in
+        height = min(group, rows - first)
+        local, last = start - first * columns, min(end - first * columns, height * columns)
+        if last - local >= height:
+            found_rows.append((first, first + height))
+        else:
+            top, bottom = local % height, (last - 1) % height + 1
+            parts = [(top, bottom)] if top < bottom else [(0, bottom), (top, height)]
+            found_rows += [(first + low, first + high) for low, high in parts]
+        found_columns.append((local // height, _up(last, height)))
+        start = first * columns + last
+    return found_rows, _joined(found_columns)
+
+
+def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(intervals):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return joined
 
 
 # -- a cache that the programmer does not control -----------------------------------------------------------------

@@ -18,6 +18,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "recipe_bytes": "recipe",
     "seven_billion": "training_memory",
     "serve_or_train": "capacity",
+    "tile_and_traffic": "tiles",
     "work_by_part": "work",
     "roof": "limits",
     "what_it_costs": "trades",

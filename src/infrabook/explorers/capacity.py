@@ -9,7 +9,7 @@ from ..activations import Recomputation
 from ..explore import Choice, Number, explore, number
 from ..units import show
 from .ledger import GPUS
-from .views import meter
+from .views import legend, meter
 
 FOUR_BIT = {"bf16": ("bf16", ()), "int8": ("int8", ()), "4 bits in groups of 128": ("int4", (("fp16", 128),))}
 
@@ -59,6 +59,7 @@ def serve_or_train(
             f'<p class="explorer-answer">{escape(title)}. {figure}: <b>{verdict}</b>.</p>'
             + meter(account.by_kind(), card.memory_bytes, name)
         )
+    parts.append(legend(("weights", "kv_cache", "gradients", "optimizer", "activations", "buffers")))
     room_for_cache = card.memory_bytes - serving.of("weights")
     longest = kv_cache.max_context(shape, max(room_for_cache, 0), batch=batch)
     parts.append(

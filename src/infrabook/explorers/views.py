@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from html import escape
 
@@ -39,6 +40,16 @@ def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
         f'<span class="meter-mark" style="left:{_share(at)}"></span>'
         f'<span class="meter-name" style="{side}">{escape(name)}</span></div>'
     )
+
+
+def legend(kinds: Sequence[str]) -> str:
+    """What the colours of a bar mean, where no table beside it says so.
+
+    >>> "KV cache" in legend(["weights", "kv_cache"])
+    True
+    """
+    words = "".join(f"<span>{swatch(kind)}{escape(palette.label(kind))}</span>" for kind in kinds)
+    return f'<p class="legend">{words}</p>'
 
 
 def account_table(

@@ -148,19 +148,30 @@ class Llama(nn.Module):
 
 
 class GPTBlock(nn.Module):
-    """One layer of GPT-2, with attention written out (``eager``) or fused (``flash``)."""
+    """One layer of GPT-2, with attention written out (``eager``) or fused (``flash``).
+
+    ``selective`` checkpoints what lies between the queries, keys and values and attention's output: Korthikanti et
+    al.'s selective recomputation.
+    """
 
     def __init__(
         self, model: Transformer, *, dropout: float = 0.1, attention: Literal["eager", "flash"] = "eager",
-        mask_bytes: Literal[1, 2] = 1,
+        mask_bytes: Literal[1, 2] = 1, selective: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         h = model.hidden
-        self.heads, self.p, self.kind = model.heads, dropout, attention
+        self.heads, self.p, self.kind, self.selective = model.heads, dropout, attention, selective
         self.drop = bytewise_dropout if mask_bytes == 1 else F.dropout
         self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.query, self.key, self.value, self.output = (nn.Linear(h, h) for _ in range(4))
         self.up, self.down = nn.Linear(h, model.ffn), nn.Linear(model.ffn, h)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention itself, written out, over (batch, heads, length, dim)."""
+        length = q.shape[-2]
+        scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
+        hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+        return self.drop(F.softmax(scores.masked_fill(hidden, -math.inf), dim=-1), self.p) @ v
 
     def attend(self, x: Tensor) -> Tensor:
         """Causal self-attention over (batch, length, hidden)."""
@@ -172,9 +183,7 @@ class GPTBlock(nn.Module):
         if self.kind == "flash":
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
-            hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-            out = self.drop(F.softmax(scores.masked_fill(hidden, -math.inf), dim=-1), self.p) @ v
+            out = checkpoint(self.core, q, k, v, use_reentrant=False) if self.selective else self.core(q, k, v)
         return self.output(out.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
