@@ -126,26 +126,25 @@ def number_formats() -> Table:
     def size(value: Fraction) -> str:
         words = f"{float(value):,.0f}" if 1 <= value < 10**6 and value.denominator == 1 else f"{float(value):.4g}"
         digits, _, power = words.partition("e")
-        return (f"{digits} · 10^{int(power)}" if power else digits).replace("-", "−")
+        return f"<span>{digits} · 10<sup>{int(power)}</sup></span>".replace("-", "−") if power else digits
 
     def row(name: str, one: formats.Format) -> tuple[str, ...]:
-        bits = f"{1 if one.signed else 0} + {one.exponent} + {one.mantissa}"
+        bits = f"{int(one.signed)}+{one.exponent}+{one.mantissa}"
         limits = (one.max, one.min_normal, one.min_subnormal, one.eps)
         count = f"{one.finite:,}" if one.bits < 32 else "–"
         return name, bits, str(one.stored_bits), *map(size, limits), count
 
     plain = [row(name.replace("_", " ").upper(), one) for name, one in formats.FORMATS.items()]
     blocks = [
-        (f"{block.name.replace('_', ' ').upper()}, blocks of {block.size}", *row("", block.element)[1:2],
+        (f"{block.name.replace('_', ' ').upper()}, by {block.size}", *row("", block.element)[1:2],
          f"{float(block.bits_per_element):g}", *row("", block.element)[3:])
         for block in formats.BLOCKS.values()
     ]  # fmt: skip
     heads = (
-        "format", "sign, exponent, fraction", "bits stored", "largest", "smallest normal", "smallest", "step at 1",
-        "finite patterns",
+        "format", "sign + exponent + fraction", "bits", "largest", "smallest normal", "smallest", "step at 1", "finite",
     )  # fmt: skip
     return (
-        "Number formats; a block's element is scaled by the block's scale",
+        "Number formats: widths, bits an element takes in memory, limits, and how many patterns are finite numbers",
         heads,
         [*plain, *blocks],
         {2, 3, 4, 5, 6, 7},
