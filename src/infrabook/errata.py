@@ -87,8 +87,9 @@ def _checkpointed_attention() -> str:
     return f"{float(step / Fraction(attention_io.work(sequence=1024, head_dim=64))):.1f} times forward"
 
 
-def _h100() -> int:
-    return hardware.gpu("h100-sxm").peak("bf16")
+def _llama_mfu(convention: str) -> str:
+    work = 7000 * flops.per_token(models.get("llama-3-8b"), sequence=8192, convention=convention)
+    return f"{convention} {percent(work, hardware.gpu('h100-sxm').peak('bf16'))}"
 
 
 def _gpt3_forward() -> Ledger:
@@ -290,10 +291,7 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     Disagreement(
         "Reports of MFU for one and the same run",
         "between 30% and 43% for Llama-3-8B at 8,192 tokens and 7,000 tokens/s on an H100",
-        lambda: ", ".join(
-            f"{name} {percent(7000 * flops.per_token(models.get('llama-3-8b'), sequence=8192, convention=name), _h100())}"
-            for name in ("6N, no embeddings", "6N", "Megatron-LM", "torchtitan", "PaLM")
-        ),
+        lambda: ", ".join(map(_llama_mfu, ("6N, no embeddings", "6N", "Megatron-LM", "torchtitan", "PaLM"))),
         "Whether attention is counted, whole or halved, and whether embeddings are (chapter: Counting a forward pass).",
     ),
     Disagreement(
