@@ -73,10 +73,10 @@ def tile_and_traffic(
         for name, value in (
             ("shared memory of a block", show(staged, "KiB", 0)),
             ("registers of a thread", f"{sums} sums + {OTHER_REGISTERS}"),
-            ("blocks on an SM", f"{held.blocks}, limited by {held.limiter}"),
-            ("occupancy", f"{held.warps} of {held.most_warps} warps, {percent(held.share, 1, 0)}"),
+            (f"blocks on an SM, limited by {held.limiter}", f"{held.blocks}"),
+            (f"occupancy, of {held.most_warps} warps", f"{held.warps}, {percent(held.share, 1, 0)}"),
             ("traffic", show(moved, "GB", 2)),
-            ("FLOP for each byte", f"{float(work / moved):.0f}, and {words} wants {float(ridge):.0f}"),
+            (f"FLOP for each byte; the card wants {float(ridge):.0f}", f"{float(work / moved):.0f}"),
         )
     )
     return (
