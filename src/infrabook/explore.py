@@ -330,20 +330,28 @@ class Explorer:
         keys = {name: control.key(chosen[name]) for name, control in self.controls.items()}
         return f"#{self.name}?{urlencode({name: key for name, key in keys.items() if key})}"
 
-    def html(self) -> str:
-        """The page's front end: controls and first frame; ``explorer.js`` makes them live."""
+    def html(self, *, view_first: bool = False) -> str:
+        """The page's front end: controls and first frame; ``explorer.js`` makes them live.
+
+        With ``view_first`` the view stands above the controls, for a page that has to make its point at once.
+        """
         rows = "".join(
             control.html(name, self.label(name), self.defaults[name]) for name, control in self.controls.items()
         )
-        return (
-            f'<form class="explorer" id="{self.name}" data-explorer="{self.name}" aria-label="{escape(self.title)}" '
-            f'autocomplete="off" novalidate="novalidate"><fieldset class="explorer-controls">{rows}</fieldset>'
+        controls = (
+            f'<fieldset class="explorer-controls">{rows}</fieldset>'
             '<div class="explorer-actions"><button type="reset">Reset</button>'
             '<button type="button" class="explorer-copy">Copy link</button>'
             '<span class="explorer-status" role="status" aria-live="polite"></span>'
             "<noscript>The controls need JavaScript.</noscript></div>"
+        )
+        stage = (
             '<div class="explorer-stage"><div class="explorer-message" role="status" aria-live="polite"></div>'
-            f'<div class="explorer-view">{self()}</div></div></form>'
+            f'<div class="explorer-view">{self()}</div></div>'
+        )
+        return (
+            f'<form class="explorer" id="{self.name}" data-explorer="{self.name}" aria-label="{escape(self.title)}" '
+            f'autocomplete="off" novalidate="novalidate">{stage + controls if view_first else controls + stage}</form>'
         )
 
     def widget(self) -> Any:

@@ -73,8 +73,9 @@ class ExplorerDirective(SphinxDirective):
 
 
 def frame(name: str, values: dict[str, str]) -> str:
-    """The explorer ``name`` as it stands on a page, started from ``values``."""
-    return load(name).at(**values).html()
+    """The explorer ``name`` as it stands on a page, started from ``values``; ``view: first`` puts its view on top."""
+    settings = {key: value for key, value in values.items() if key != "view"}
+    return load(name).at(**settings).html(view_first=values.get("view") == "first")
 
 
 def digest(data: str | bytes) -> str:
