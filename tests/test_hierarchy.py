@@ -9,6 +9,7 @@ import torch
 
 from infrabook import hardware, hierarchy, occupancy, tiling
 from infrabook.errors import InfrabookError
+from infrabook.explorers import tiles
 from infrabook.hierarchy import level, levels
 from infrabook.measure import traffic
 from infrabook.occupancy import resident
@@ -121,6 +122,12 @@ def test_a_block_that_cannot_run_is_refused(given: dict[str, int], words: str) -
         resident("h100-sxm", **given)
     with pytest.raises(InfrabookError, match="no card whose limits are known"):
         resident("mi300x", threads=256)
+
+
+def test_the_explorer_offers_every_card_whose_limits_are_known() -> None:
+    assert set(tiles.CARDS.values()) == set(hierarchy.known())
+    for name in hierarchy.known():
+        assert resident(name, threads=128).blocks
 
 
 # -- tiles ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from .. import hardware, hierarchy, occupancy, tiling
+from .. import hardware, occupancy, tiling
 from ..errors import InfrabookError
 from ..explore import Check, Choice, Number, explore, number
 from ..units import percent, show
@@ -100,6 +100,3 @@ def _times(ratio: Fraction) -> str:
 def _ms(seconds: Fraction) -> str:
     value = float(1000 * seconds)
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.2f} ms" if value >= 0.1 else f"{1000 * value:.1f} µs"
-
-
-assert set(CARDS.values()) == set(hierarchy.known())
