@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-from . import attention_io, flops, hardware, hierarchy, kv_cache, models, parameters, recipes, roofline
+from . import attention_io, flops, hardware, hierarchy, kv_cache, models, parameters, quantization, recipes, roofline
 from .activations import activations, one_layer
 from .formats import FORMATS
 from .ledger import Ledger
@@ -110,6 +110,9 @@ def _host_to_a100() -> str:
     )
     return f"{over_pcie:.1f} GB/s over PCIe 4, {to_processor:.1f} GB/s from eight channels of DDR4 to their processor"
 
+
+_SYMMETRIC: tuple[quantization.Convention, ...] = ("127", "127.5")
+_ORDERS: tuple[quantization.Order, ...] = ("shift, then round", "round, then shift")
 
 DISAGREEMENTS: tuple[Disagreement, ...] = (
     Disagreement(
@@ -329,5 +332,39 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         _host_to_a100,
         "12.8 GB/s is one channel of memory at 1,600 transfers of 8 bytes a microsecond. The 19 TB/s and 20 MB of SRAM "
         "in the same figure agree with the account (chapter: What is HBM).",
+    ),
+    Disagreement(
+        "GPTQ, section 1",
+        "326 GB for 175 billion parameters in FP16",
+        lambda: " or ".join(show(175 * 10**9 * 2, unit, 0) for unit in ("GB", "GiB")),
+        "The printed figure is in GiB. The LoRA paper has 350 GB for the same model.",
+    ),
+    Disagreement(
+        "GPTQ, section 4",
+        "about 2.2 bits a weight for 2 bits in groups of 128",
+        lambda: f"{float(quantization.bits_per_weight(2, 128, zero_bits=2)):.3f}",
+        "Rounded up: 2 + 18/128, with a 16-bit scale and a 2-bit zero point.",
+    ),
+    Disagreement(
+        "Symmetric INT8",
+        "the largest magnitude over 127 (textbooks, TensorRT) and over 127.5 (torch's observers)",
+        lambda: " and ".join(
+            f"{float(quantization.symmetric(2, convention=c).scale):.6f}, 2 coming back as "
+            f"{float(quantization.symmetric(2, convention=c).held([2])[0]):.4f}"
+            for c in _SYMMETRIC
+        ),
+        "Without code -128 and with it. Over 127.5 steps are finer, and the largest number is clipped by half a step.",
+    ),
+    Disagreement(
+        "Codes of 0.5 in the range from -1 to 2, unsigned",
+        "128 (torch) and 127 (ONNX Runtime)",
+        lambda: " and ".join(str(quantization.affine(-1, 2).quantize([0.5], order=order)[0]) for order in _ORDERS),
+        "torch adds the zero point and then rounds; ONNX rounds and then adds. They part at ties, if it is odd.",
+    ),
+    Disagreement(
+        "gguf-py 0.19, size of a Q8_1 block",
+        "40 bytes",
+        lambda: f"{quantization.BLOCK_FORMATS['Q8_1'].bytes_per_block} bytes",
+        "The C struct holds its two extra numbers in FP16; the Python table still has them in FP32.",
     ),
 )

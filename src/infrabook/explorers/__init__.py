@@ -24,6 +24,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "what_it_costs": "trades",
     "product_time": "products",
     "rounded_in_formats": "rounding",
+    "quantization_error": "clipping",
 }
 
 
