@@ -12,7 +12,7 @@ from html import escape
 from .. import palette
 from ..charts import swatch
 from ..ledger import Ledger
-from ..units import Exact, exact, percent, show
+from ..units import Exact, exact, percent, scaled, show
 
 
 def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
@@ -101,7 +101,7 @@ def share_table(account: Ledger) -> str:
     def line(name: str, value: Exact, bar: str, kind: str = "") -> str:
         return (
             f'<tr{kind}><th scope="row">{escape(name)}</th><td class="bar">{bar}</td>'
-            f'<td class="amount">{account.amount(value)}</td><td class="share">{percent(value, total)}</td></tr>'
+            f'<td class="amount">{scaled(value, account.unit)}</td><td class="share">{percent(value, total)}</td></tr>'
         )
 
     rows = "".join(line(row.name, row.value, f'<i style="width:{_share(row.value, total)}"></i>') for row in account)

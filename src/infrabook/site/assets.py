@@ -66,9 +66,36 @@ def mended(html: str) -> str:
     return html
 
 
+def size_of(svg: str) -> tuple[int, int] | None:
+    """Width and height of a drawing, in whole units of its own coordinates.
+
+    >>> size_of('<svg width="10pt" height="5pt" viewBox="0 0 100.4 50">')
+    (100, 50)
+    """
+    box = re.search(r'<svg\b[^>]*\bviewBox="([-\d. ]+)"', svg)
+    if not box:
+        return None
+    _, _, width, height = (float(number) for number in box[1].split())
+    return round(width), round(height)
+
+
+def with_sizes(app: Sphinx, body: str) -> str:
+    """The page with the size of each drawing in its tag: its room is there before the drawing is."""
+    sources = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
+
+    def sized(match: re.Match[str]) -> str:
+        source = sources.get(match[2])
+        size = size_of(source.read_text("utf8")) if source and source.suffix == ".svg" and source.is_file() else None
+        return f'<img width="{size[0]}" height="{size[1]}" {match[1]}' if size else match[0]
+
+    return re.sub(r'<img ((?![^>]*\bwidth=)[^>]*?src="[^"]*_images/([^"]+)")', sized, body)
+
+
 def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """What ``templates/layout.html`` calls."""
     context["mended"] = mended
+    if context.get("body"):
+        context["body"] = with_sizes(app, context["body"])
 
 
 def variables() -> str:
