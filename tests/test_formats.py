@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import struct
 from fractions import Fraction
+from html import unescape
 from itertools import pairwise
+from urllib.parse import parse_qsl
 
 import pytest
 
 from infrabook import formats
 from infrabook.errors import InfrabookError
+from infrabook.explore import load
 from infrabook.formats import BLOCKS, FORMATS, Format
 
 torch = pytest.importorskip("torch")
@@ -253,3 +257,30 @@ def test_names_that_people_use():
                         "float4_e2m1fn": "fp4", "float6_e3m2fn": "fp6_e3m2", "TF32": "tf32"}.items():  # fmt: skip
         assert formats.get(said).name == meant
     assert formats.get(FORMATS["fp4"]) is FORMATS["fp4"]
+
+
+# -- explorer ----------------------------------------------------------------------------------------------------
+def test_explorer_loses_a_gradient_and_a_loss_scale_brings_it_back():
+    explorer = load("rounded_in_formats")
+    assert 'data-value="0"' in explorer()
+    assert 'data-value="0"' not in explorer(times=1024)
+    assert "as <b" in explorer(bits="bf16")
+    assert 'data-value="0"' not in explorer(bits="bf16")
+
+
+@pytest.mark.parametrize("bits", ["fp32", "tf32", "bf16", "fp16", "fp8_e5m2", "fp8_e4m3", "fp6_e3m2", "fp4"])
+def test_every_flipped_bit_leads_to_the_number_that_its_link_sets(bits):
+    explorer = load("rounded_in_formats")
+    view = explorer(value=0.75, bits=bits)
+    links = re.findall(r'href="#rounded_in_formats\?([^"]+)" title="[^"]*flip it, to ([^"]+)"', view)
+    assert len(links) > FORMATS[bits].bits - 2
+    for settings, said in links:
+        after = explorer(**dict(parse_qsl(unescape(settings))))
+        assert f'data-value="{said}"' in after or said == "−0"
+
+
+def test_explorer_says_what_is_too_large():
+    explorer = load("rounded_in_formats")
+    assert "too large" in explorer(value=1e38, times=4096, bits="fp16")
+    with pytest.raises(InfrabookError, match="a number has to be a number"):
+        explorer(value="1e39")

@@ -94,6 +94,8 @@ def _share(held: Value, exact: Fraction) -> str:
     if held == 0:
         return "lost"
     off = float(abs(Fraction(held) - exact) / abs(exact))
+    if off < 1e-5:
+        return "below 0.001%"
     return f"{100 * off:.2g}%" if off < 1 else f"{off:,.0f} times"
 
 

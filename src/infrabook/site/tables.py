@@ -124,9 +124,14 @@ def number_formats() -> Table:
     """Every format with its limits."""
 
     def size(value: Fraction) -> str:
-        words = f"{float(value):,.0f}" if 1 <= value < 10**6 and value.denominator == 1 else f"{float(value):.4g}"
-        digits, _, power = words.partition("e")
-        return f"<span>{digits} · 10<sup>{int(power)}</sup></span>".replace("-", "−") if power else digits
+        if value.numerator == 1 or value.denominator > 1:
+            power = value.numerator.bit_length() - value.denominator.bit_length()
+            if value == Fraction(2) ** power and power < 0:
+                return f"<span>2<sup>−{-power}</sup></span>"
+        if value < 10**6:
+            return f"{float(value):,g}" if value.denominator > 1 else f"{value.numerator:,}"
+        digits, _, power_of_ten = f"{float(value):.3g}".partition("e")
+        return f"<span>{digits} · 10<sup>{int(power_of_ten)}</sup></span>"
 
     def row(name: str, one: formats.Format) -> tuple[str, ...]:
         bits = f"{int(one.signed)}+{one.exponent}+{one.mantissa}"
@@ -141,10 +146,10 @@ def number_formats() -> Table:
         for block in formats.BLOCKS.values()
     ]  # fmt: skip
     heads = (
-        "format", "sign + exponent + fraction", "bits", "largest", "smallest normal", "smallest", "step at 1", "finite",
+        "format", "s+e+f", "bits", "largest", "normal from", "smallest", "step at 1", "finite",
     )  # fmt: skip
     return (
-        "Number formats: widths, bits an element takes in memory, limits, and how many patterns are finite numbers",
+        "Number formats: bits of sign, exponent and fraction; stored bits; limits",
         heads,
         [*plain, *blocks],
         {2, 3, 4, 5, 6, 7},
