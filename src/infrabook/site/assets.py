@@ -67,16 +67,13 @@ def mended(html: str) -> str:
 
 
 def size_of(svg: str) -> tuple[int, int] | None:
-    """Width and height of a drawing, in whole units of its own coordinates.
+    """Width and height in pixels of a drawing that says them in points, as matplotlib's do.
 
-    >>> size_of('<svg width="10pt" height="5pt" viewBox="0 0 100.4 50">')
-    (100, 50)
+    >>> size_of('<svg width="300.1pt" height="150pt" viewBox="0 0 300.1 150">')
+    (400, 200)
     """
-    box = re.search(r'<svg\b[^>]*\bviewBox="([-\d. ]+)"', svg)
-    if not box:
-        return None
-    _, _, width, height = (float(number) for number in box[1].split())
-    return round(width), round(height)
+    found = re.search(r'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"', svg)
+    return (round(float(found[1]) * 4 / 3), round(float(found[2]) * 4 / 3)) if found else None
 
 
 def with_sizes(app: Sphinx, body: str) -> str:
