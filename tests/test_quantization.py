@@ -92,7 +92,9 @@ def test_dynamic_quantize_linear_is_onnx_runtimes(values):
 def test_quantize_linear_rounds_before_it_adds_the_zero_point_and_torch_after():
     np = pytest.importorskip("numpy")
     x = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)  # ties for a scale of 1
-    (theirs,) = onnx("QuantizeLinear", {"x": x, "s": np.array(1, np.float32), "z": np.array(5, np.uint8)}, {"y": "UINT8"})
+    (theirs,) = onnx(
+        "QuantizeLinear", {"x": x, "s": np.array(1, np.float32), "z": np.array(5, np.uint8)}, {"y": "UINT8"}
+    )
     ours = Scheme(Fraction(1), 5, 0, 255)
     assert theirs.tolist() == ours.quantize(x.tolist())
     by_torch = torch.quantize_per_tensor(torch.tensor(x), 1.0, 5, torch.quint8).int_repr().tolist()

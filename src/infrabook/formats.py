@@ -118,7 +118,7 @@ class Format:
 
         Too large a number becomes infinity, or NaN where there is none; with ``saturate`` it becomes the largest
         finite number, and so does infinity. OCP allows both for FP8. torch casts to ``float8_e4m3fn`` with saturation
-        since 2.12 or 2.13 (pull request 178817), before without, and to its other FP8 formats without.
+        from 2.12 on (pull request 178817), before without, and to its other FP8 formats without.
         ``rounding="stochastic"`` rounds up when ``uniform``, from 0 to below 1, is less than the part cut off.
 
         >>> FORMATS["bf16"].encode(1 + Fraction(1, 256)) == FORMATS["bf16"].encode(1)
