@@ -285,6 +285,18 @@ def test_the_books_explorers_answer_at_every_end_of_their_controls(name: str) ->
                 ElementTree.fromstring(f"<div>{answer['html']}</div>")
 
 
+def test_both_bars_of_one_card_have_one_scale_and_training_is_read_out_first() -> None:
+    view = explore.load("serve_or_train")()
+    marks = re.findall(r'class="meter-mark" style="left:([\d.]+)%"', view)
+    assert len(marks) == 2
+    assert marks[0] == marks[1]
+    assert "buffers and workspace" in view.partition('aria-label="')[2].partition('"')[0]
+    assert re.search(r'^<p class="explorer-answer"><b class="explorer-number".+</b> \([\d.]+ GiB\) to train', view)
+    assert explore.load("serve_or_train")(rmsnorm="fp32", tokens=16_384) != explore.load("serve_or_train")(
+        tokens=16_384
+    )
+
+
 # -- the kernel ----------------------------------------------------------------------------------------------
 def widgets_of(box: Any) -> list[Any]:
     """All widgets below ``box``, in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from .. import hardware, kv_cache, memory, models, recipes
-from ..activations import Recomputation
+from ..activations import Recomputation, RMSNorm
 from ..explore import Choice, Number, explore, number
 from ..units import show
 from .ledger import GPUS
@@ -23,6 +23,7 @@ FOUR_BIT = {"bf16": ("bf16", ()), "int8": ("int8", ()), "4 bits in groups of 128
     recipe=Choice(recipes.names(), label="recipe when training"),
     recomputation=Choice(["none", "selective", "full"]),
     optimizer_step=Choice(["for-loop", "foreach", "fused"], label="optimizer's step"),
+    rmsnorm=Choice({"fused": "fused", "written out": "fp32"}, label="RMSNorm when training"),
 )
 def serve_or_train(
     model: str = "llama-2-7b",
@@ -33,37 +34,38 @@ def serve_or_train(
     recipe: str = "pure-bf16",
     recomputation: Recomputation = "none",
     optimizer_step: memory.OptimizerStep = "foreach",
+    rmsnorm: RMSNorm = "fused",
 ) -> str:
     """Whether one GPU serves a model, and whether it trains it."""
     shape, card = models.get(model), hardware.gpu(gpu)
     words = next(words for words, name in GPUS.items() if name == gpu)
     dtype, scales = FOUR_BIT[weights]
-    serving = memory.inference(shape, batch=batch, context=tokens, weights=dtype, weight_scales=scales)
-    worst = memory.peak(
-        shape, recipe, batch=batch, sequence=tokens, recomputation=recomputation, optimizer_step=optimizer_step
+    workspace = memory.prefill_workspace(shape, tokens=tokens)  # one prompt at a time, logits of its last position
+    serving = memory.inference(
+        shape, batch=batch, context=tokens, weights=dtype, weight_scales=scales, workspace=workspace
     )
+    worst = memory.peak(
+        shape, recipe, batch=batch, sequence=tokens, recomputation=recomputation, optimizer_step=optimizer_step,
+        rmsnorm=rmsnorm,
+    )  # fmt: skip
+    training = worst.ledger
+    longest = max(serving.total, training.total)
     name = f"{words}: {show(card.memory_bytes)}"
-    parts = []
-    for title, account, figure in (
-        ("Serving", serving, show(serving.total)),
-        (
-            f"Training, at its worst moment: {worst.name}",
-            worst.ledger,
-            number(show(worst.ledger.total), worst.ledger.total),
-        ),
-    ):
+    verdicts = []
+    for account in (training, serving):
         fit = memory.fits(account, card)
         room = show(max(fit.headroom, -fit.headroom))
-        verdict = f"fits, {room} to spare" if fit else f"does not fit, {room} missing"
-        parts.append(
-            f'<p class="explorer-answer">{escape(title)}. {figure}: <b>{verdict}</b>.</p>'
-            + meter(account.by_kind(), card.memory_bytes, name)
-        )
-    parts.append(legend(("weights", "kv_cache", "gradients", "optimizer", "activations", "buffers")))
-    room_for_cache = card.memory_bytes - serving.of("weights")
-    longest = kv_cache.max_context(shape, max(room_for_cache, 0), batch=batch)
-    parts.append(
-        f'<p class="explorer-note">Beside the weights there is room for the keys and values of {longest:,} tokens '
-        f"in each of {batch:,} {'sequence' if batch == 1 else 'sequences'}.</p>"
+        verdicts.append(f"<b>it fits</b>, {room} to spare" if fit else f"<b>it does not fit</b>, {room} missing")
+    room_for_cache = card.memory_bytes - serving.of("weights") - serving.of("buffers")
+    cached = kv_cache.max_context(shape, max(room_for_cache, 0), batch=batch)
+    return (
+        f'<p class="explorer-answer">{number(show(training.total), training.total)} ({show(training.total, "GiB")}) '
+        f"to train, at the worst moment, {escape(worst.name)}: {verdicts[0]}. "
+        f"{show(serving.total)} to serve: {verdicts[1]}.</p>"
+        f'<p class="meter-title">Serving</p>{meter(serving.by_kind(), card.memory_bytes, name, longest=longest)}'
+        f'<p class="meter-title">Training</p>{meter(training.by_kind(), card.memory_bytes, name, longest=longest)}'
+        + legend(("weights", "kv_cache", "gradients", "optimizer", "activations", "buffers"))
+        + f'<p class="explorer-note">Serving reads one prompt at a time, with {show(workspace)} of buffers. '
+        f"Beside them and the weights there is room for the keys and values of {cached:,} tokens in "
+        f"{'one sequence' if batch == 1 else f'each of {batch:,} sequences'}.</p>"
     )
-    return "".join(parts)

@@ -15,28 +15,30 @@ from ..ledger import Ledger
 from ..units import Exact, exact, percent, scaled, show
 
 
-def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB") -> str:
+def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB", longest: Exact = 0) -> str:
     """A ledger's rows as one bar, over the outline of the room there is; past its end is what does not fit.
+
+    The bar and the room share the width; with ``longest``, the most that bars to compare hold, so do all of them.
 
     >>> from ..ledger import Row
     >>> "width:50.00%" in meter(Ledger("a", (Row("weights", 40, "weights"),)), 80, "80 B", unit="B")
     True
     """
     total = Fraction(account.total)
-    longest = max(total, Fraction(room), Fraction(1))
+    whole = max(total, Fraction(room), Fraction(longest), Fraction(1))
     parts = "".join(
         f'<i style="width:{_share(row.value, total)};background:{palette.colour(row.kind)}" '
         f'title="{escape(row.name)}: {account.amount(row.value, unit)}"></i>'
         for row in account
         if row.value
     )
-    at = Fraction(room) / longest
+    at = Fraction(room) / whole
     side = f"right:{_share(1 - at)}" if at > Fraction(1, 2) else f"left:{_share(at)}"
     said = "; ".join(f"{row.name} {account.amount(row.value, unit)}" for row in account)
     return (
         f'<div class="meter" role="img" aria-label="{escape(f"{said}; {name}")}">'
         f'<span class="meter-room" style="width:{_share(at)}"></span>'
-        f'<div class="meter-parts" style="width:{_share(total, longest)}">{parts}</div>'
+        f'<div class="meter-parts" style="width:{_share(total, whole)}">{parts}</div>'
         f'<span class="meter-mark" style="left:{_share(at)}"></span>'
         f'<span class="meter-name" style="{side}">{escape(name)}</span></div>'
     )
