@@ -184,6 +184,24 @@ def test_no_explorer_moves_the_page_or_makes_it_wider(open_page: Open, html: Pat
     assert overflowing == []
 
 
+def test_the_label_of_a_capacity_stays_in_its_column(open_page: Open, page_of: Callable[[str], str]) -> None:
+    page = open_page(page_of("model_ledger"), width=390, height=844)
+    made = explore.load("model_ledger")
+    views = [made(gpu=gpu, batch=batch) for _, gpu in made.controls["gpu"].pairs for batch in (1, 8, 64)]  # type: ignore[union-attr]
+    outside = form_of(page, "model_ledger").evaluate(
+        """(form, views) => views.flatMap(html => {
+            const view = form.querySelector(".explorer-view");
+            view.innerHTML = html;
+            const [label, bar, answer] = [".meter-name", ".meter", ".explorer-answer"].map(
+                part => view.querySelector(part).getBoundingClientRect());
+            return label.left < bar.left - 1 || label.right > bar.right + 1 || label.top < answer.bottom - 1
+                ? [`${view.querySelector(".meter-name").textContent} ${[label.left, label.right]}`] : [];
+        })""",
+        views,
+    )
+    assert outside == []
+
+
 # -- loading -------------------------------------------------------------------------------------------------
 def test_a_page_loads_no_python_until_a_control_is_touched(open_page: Open, page_of: Callable[[str], str]) -> None:
     page = open_page(page_of("model_ledger"))

@@ -33,7 +33,7 @@ def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB", longest:
         if row.value
     )
     at = Fraction(room) / whole
-    side = f"right:{_share(1 - at)}" if at > Fraction(1, 2) else f"left:{_share(at)}"
+    side = f"left:{_share(at)};transform:translateX(-{_share(at)})"  # from end to end, and never outside
     said = "; ".join(f"{row.name} {account.amount(row.value, unit)}" for row in account)
     return (
         f'<div class="meter" role="img" aria-label="{escape(f"{said}; {name}")}">'
