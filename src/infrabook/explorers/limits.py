@@ -10,6 +10,7 @@ from ..errors import InfrabookError
 from ..explore import Choice, Number, explore, number
 from ..units import percent, scaled
 from .ledger import GPUS
+from .views import an
 
 OPERATIONS = {
     "feed-forward product": "gemm",
@@ -64,13 +65,13 @@ def roof(
     waits = "the memory" if found.limit == "memory" else "the arithmetic"
     share = percent(found.peak_share, 1, 2 if found.peak_share < Fraction(1, 50) else 1)
     needed = found.peak_flop_per_s / Fraction(found.bandwidth_bytes_per_s)
-    title = f"{said}: {float(one.intensity):.3g} FLOP a byte, below the roof of a {words}"
+    title = f"{said}: {float(one.intensity):.3g} FLOP a byte, below the roof of {an(words)}"
     plot = charts.roofline(
         float(found.peak_flop_per_s), float(found.bandwidth_bytes_per_s), {said: float(one.intensity)}, title=title,
         note=f"{dtype}, FLOP/s",
     )  # fmt: skip
     return (
-        f'<p class="explorer-answer">{number(share, found.peak_share)} of the peak of a {escape(words)} is the most '
+        f'<p class="explorer-answer">{number(share, found.peak_share)} of the peak of {escape(an(words))} is the most '
         f"that this {escape(said)} can reach. It waits for {waits}.</p>{plot}"
         f'<p class="explorer-note">{scaled(one.flop, "FLOP")} and {scaled(one.nbytes, "B")} moved: '
         f"{float(one.intensity):.3g} FLOP a byte, where {float(needed):.0f} would be needed to keep the arithmetic "

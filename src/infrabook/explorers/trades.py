@@ -10,6 +10,7 @@ from ..errors import InfrabookError
 from ..explore import Choice, Number, explore, number
 from ..units import Exact, show
 from .ledger import GPUS
+from .views import an
 
 LINKS = {
     "PCIe 3 x16": "pcie3-x16", "PCIe 4 x16": "pcie4-x16", "PCIe 5 x16": "pcie5-x16", "PCIe 6 x16": "pcie6-x16",
@@ -78,7 +79,9 @@ def what_it_costs(
     cheapest = min((row for row in rows if row[4]), key=lambda row: row[2], default=None)
     words = next(words for words, name in GPUS.items() if name == gpu)
     said = (
-        f"Cheapest that fits a {words}: <b>{escape(cheapest[0])}</b>." if cheapest else f"None of these fits a {words}."
+        f"Cheapest that fits {an(words)}: <b>{escape(cheapest[0])}</b>."
+        if cheapest
+        else f"None of these fits {an(words)}."
     )
     value: Exact = base.memory_bytes
     body = "".join(

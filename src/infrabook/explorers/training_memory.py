@@ -6,7 +6,7 @@ from .. import activations, hardware, memory, models, recipes
 from ..explore import Check, Choice, Number, explore, number
 from ..units import show
 from .ledger import GPUS, KINDS
-from .views import account_table, meter
+from .views import account_table, an, meter
 
 
 @explore(
@@ -29,7 +29,7 @@ def seven_billion(
     recomputation: activations.Recomputation = "none",
     rmsnorm: activations.RMSNorm = "fused",
     head: bool = True,
-    gpu: str = "a100-sxm-80gb",
+    gpu: str = "h100-sxm",
 ) -> str:
     """What training Llama-2-7B takes, under conventions of your choice."""
     account = memory.training(
@@ -41,7 +41,7 @@ def seven_billion(
     words = next(words for words, name in GPUS.items() if name == gpu)
     states = account.total - account.of("activations")
     alone = "Its states alone do not fit either." if states > card.memory_bytes else "Its states alone would fit."
-    verdict = f"<b>It fits</b> a {words}." if fit else f"<b>It does not fit</b> a {words}. {alone}"
+    verdict = f"<b>It fits</b> {an(words)}." if fit else f"<b>It does not fit</b> {an(words)}. {alone}"
     return (
         f'<p class="explorer-answer">{number(show(account.total), account.total)}, of which '
         f"{show(account.of('activations'))} are activations. {verdict}</p>"

@@ -44,6 +44,16 @@ def meter(account: Ledger, room: Exact, name: str, *, unit: str = "GB", longest:
     )
 
 
+def an(name: str) -> str:
+    """``name`` with its article; a word is read, an abbreviation spelled.
+
+    >>> an("H100"), an("RTX 4090"), an("GeForce RTX 4090"), an("Instinct MI300X"), an("T4"), an("B200")
+    ('an H100', 'an RTX 4090', 'a GeForce RTX 4090', 'an Instinct MI300X', 'a T4', 'a B200')
+    """
+    word = any(letter.islower() for letter in name.split(" ")[0])
+    return f"{'an' if name[:1] in ('AEIOU' if word else 'AEFHILMNORSX') else 'a'} {name}"
+
+
 def legend(kinds: Sequence[str]) -> str:
     """What the colours of a bar mean, where no table beside it says so.
 
