@@ -297,6 +297,21 @@ def test_both_bars_of_one_card_have_one_scale_and_training_is_read_out_first() -
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("roof", {"batch": 1024, "tokens": 32_768}, "3,190 FLOP a byte"),
+        ("product_time", {"m": 131_072, "k": 131_072, "n": 131_072}, "43,700 FLOP a byte"),
+        ("rounded_in_formats", {"value": 1e6}, "FP16 holds 1,000,000 as"),
+        ("rounded_in_formats", {"value": 1e6}, ">100%<"),
+    ],
+)
+def test_ordinary_numbers_have_no_exponent(name: str, settings: dict[str, Any], words: str) -> None:
+    view = explore.load(name)(**settings)
+    assert words in view
+    assert not re.search(r"\de\+?\d", re.sub(r"<svg.*?</svg>|<[^>]+>", " ", view, flags=re.DOTALL))
+
+
 # -- the kernel ----------------------------------------------------------------------------------------------
 def widgets_of(box: Any) -> list[Any]:
     """All widgets below ``box``, in order."""

@@ -10,7 +10,7 @@ from ..errors import InfrabookError
 from ..explore import Choice, Number, explore, number
 from ..units import percent, scaled
 from .ledger import GPUS
-from .views import an
+from .views import an, plain
 
 OPERATIONS = {
     "feed-forward product": "gemm",
@@ -65,7 +65,7 @@ def roof(
     waits = "the memory" if found.limit == "memory" else "the arithmetic"
     share = percent(found.peak_share, 1, 2 if found.peak_share < Fraction(1, 50) else 1)
     needed = found.peak_flop_per_s / Fraction(found.bandwidth_bytes_per_s)
-    title = f"{said}: {float(one.intensity):.3g} FLOP a byte, below the roof of {an(words)}"
+    title = f"{said}: {plain(float(one.intensity))} FLOP a byte, below the roof of {an(words)}"
     plot = charts.roofline(
         float(found.peak_flop_per_s), float(found.bandwidth_bytes_per_s), {said: float(one.intensity)}, title=title,
         note=f"{dtype}, FLOP/s",
@@ -74,6 +74,6 @@ def roof(
         f'<p class="explorer-answer">{number(share, found.peak_share)} of the peak of {escape(an(words))} is the most '
         f"that this {escape(said)} can reach. It waits for {waits}.</p>{plot}"
         f'<p class="explorer-note">{scaled(one.flop, "FLOP")} and {scaled(one.nbytes, "B")} moved: '
-        f"{float(one.intensity):.3g} FLOP a byte, where {float(needed):.0f} would be needed to keep the arithmetic "
-        "busy.</p>"
+        f"{plain(float(one.intensity))} FLOP a byte, where {plain(float(needed))} would be needed to keep the "
+        "arithmetic busy.</p>"
     )

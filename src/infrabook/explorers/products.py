@@ -10,6 +10,7 @@ from ..explore import Choice, Number, explore, number
 from ..units import percent, scaled
 from .ledger import GPUS
 from .limits import DTYPES
+from .views import plain
 
 TILES = {"64 × 64": (64, 64), "128 × 128": (128, 128), "128 × 256": (128, 256), "256 × 128": (256, 128)}
 
@@ -24,7 +25,7 @@ TILES = {"64 × 64": (64, 64), "128 × 128": (128, 128), "128 × 256": (128, 256
     launch=Number(0, 50, 1, unit="µs", label="a launch"),
 )
 def product_time(
-    m: int = 16, k: int = 65536, n: int = 65536, dtype: str = "bf16", gpu: str = "h100-sxm", tile: str = "128 × 128",
+    m: int = 16, k: int = 65536, n: int = 65536, dtype: str = "bf16", gpu: str = "h100-sxm", tile: str = "128 × 256",
     launch: int = 3,
 ) -> str:  # fmt: skip
     """The least time of one matrix product."""
@@ -56,9 +57,9 @@ def product_time(
     rounds = "wave" if shape.waves == 1 else "waves"
     return (
         f'<p class="explorer-answer">{number(_time(one.seconds), one.seconds)} at least, waiting for {waits}: '
-        f"× {float(one.seconds / square.seconds):.1f} the time of a square product of as much work.</p>"
+        f"× {float(one.seconds / square.seconds):,.1f} the time of a square product of as much work.</p>"
         f'<table class="ledger"><caption>parts</caption><tbody>{body}</tbody></table>'
-        f'<p class="explorer-note">{scaled(work.flop, "FLOP")}, {float(work.intensity):.3g} FLOP a byte. '
+        f'<p class="explorer-note">{scaled(work.flop, "FLOP")}, {plain(float(work.intensity))} FLOP a byte. '
         f"{shape.tiles:,} tiles on {shape.sms} SMs make {shape.waves:,} {rounds}; "
         f"{percent(shape.efficiency, 1, 0)} of their work is the product's.</p>"
     )
@@ -68,5 +69,5 @@ def _time(seconds: float | object) -> str:
     value = float(seconds)  # type: ignore[arg-type]
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
+            return f"{plain(value / size)} {unit}"
+    return f"{plain(value * 1e9)} ns"

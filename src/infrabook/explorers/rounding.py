@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from ..explore import Choice, Number, explore, number
 from ..formats import FORMATS, Format, Value
+from .views import plain
 
 SHOWN = {
     "FP32": "fp32", "TF32": "tf32", "BF16": "bf16", "FP16": "fp16", "FP8 E5M2": "fp8_e5m2", "FP8 E4M3": "fp8_e4m3",
@@ -78,7 +79,8 @@ def _plain(value: Value) -> str:
         return "NaN"
     if isinstance(value, float) and math.isinf(value):
         return "−∞" if value < 0 else "∞"
-    words = f"{float(value):.6g}"
+    one = float(value)
+    words = plain(one, 9) if 1e6 <= abs(one) < 1e9 else f"{one:,.6g}"
     if "e" in words:
         digits, _, power = words.partition("e")
         words = f"{digits}e{int(power)}"
@@ -96,7 +98,7 @@ def _share(held: Value, exact: Fraction) -> str:
     off = float(abs(Fraction(held) - exact) / abs(exact))
     if off < 1e-5:
         return "below 0.001%"
-    return f"{100 * off:.2g}%" if off < 1 else f"{off:,.0f} times"
+    return f"{plain(100 * off, 2)}%" if off < 1 else f"{off:,.0f} times"
 
 
 def _error(held: Value, exact: Fraction) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from html import escape
@@ -52,6 +53,18 @@ def an(name: str) -> str:
     """
     word = any(letter.islower() for letter in name.split(" ")[0])
     return f"{'an' if name[:1] in ('AEIOU' if word else 'AEFHILMNORSX') else 'a'} {name}"
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """``value`` to so many digits, as people write it: never with an exponent.
+
+    >>> plain(3642.5), plain(99.96), plain(0.75), plain(1 / 6), plain(0.000123), plain(1e6, 9), plain(0)
+    ('3,640', '100', '0.75', '0.167', '0.000123', '1,000,000', '0')
+    """
+    rounded = float(f"{value:.{digits}g}")
+    places = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0) if rounded else 0
+    words = f"{rounded:,.{places}f}"
+    return words.rstrip("0").rstrip(".") if places else words
 
 
 def legend(kinds: Sequence[str]) -> str:
