@@ -85,9 +85,10 @@ def what_it_costs(
     )
     value: Exact = base.memory_bytes
     body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="amount">{show(held)}</td>'
-        f'<td class="amount">× {float(slower):.2f}</td><td class="amount price">{price}</td>'
-        f'<td class="amount">{"yes" if fits else "no"}</td></tr>'
+        f'<tr class="{"fits" if fits else "too-large"}"><th scope="row">{escape(name)}</th>'
+        f'<td class="amount">{show(held)}</td>'
+        f'<td class="amount">× {float(slower):.2f}</td><td class="amount">{price}</td>'
+        f'<td class="amount fit">{"yes" if fits else "no"}</td></tr>'
         for name, held, slower, price, fits in rows
     )
     head = "".join(
@@ -96,11 +97,13 @@ def what_it_costs(
             ("policy", ""),
             ("memory", ' class="amount"'),
             ("step time", ' class="amount"'),
-            ("a GB saved", ' class="amount price"'),
-            ("fits", ' class="amount"'),
+            ("a GB saved", ' class="amount"'),
+            ("fits", ' class="amount fit"'),
         )
     )
     return (
         f'<p class="explorer-answer">{number(show(value), value)} with everything kept. {said}</p>'
         f'<table class="ledger policies"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        f'<p class="explorer-note">A GB saved: the time that a step takes longer, for each gigabyte less. '
+        f"Policies in bold fit.</p>"
     )
