@@ -312,6 +312,41 @@ def test_ordinary_numbers_have_no_exponent(name: str, settings: dict[str, Any], 
     assert not re.search(r"\de\+?\d", re.sub(r"<svg.*?</svg>|<[^>]+>", " ", view, flags=re.DOTALL))
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "With recipe adam-8bit it would take 77.97 GB and fit."),
+        ({"batch": 8, "gpu": "h200"}, "With recomputation full it would take"),
+        ({"gpu": "t4"}, "With recipe lora and recomputation full it would take"),
+        ({"model": "llama-3.1-405b"}, "even with full recomputation: it takes sharding over several GPUs."),
+        (
+            {"model": "deepseek-v3", "batch": 8},
+            "fewer sequences at a time, or sharding",
+        ),  # adapters have no place there
+        ({"model": "gpt2", "sequence": 2048}, "gpt2 was made for 1,024 tokens"),
+        ({"recomputation": "selective"}, "Selective recomputation changes nothing here"),
+    ],
+)
+def test_the_ledger_names_the_control_to_turn(settings: dict[str, Any], words: str) -> None:
+    assert words in explore.load("model_ledger")(**settings)
+
+
+def test_the_ledgers_tip_does_what_it_says() -> None:
+    ledger = explore.load("model_ledger")
+    for model in ("llama-2-7b", "llama-2-13b", "llama-2-70b", "qwen3-8b"):
+        view = ledger(model=model)
+        controls = re.search(r"With (recipe [\w-]+)?(?: and )?(recomputation full)? ?it would take ([\d.]+ GB)", view)
+        assert controls, model
+        followed = ledger(model=model, **dict(part.split() for part in controls.groups()[:2] if part))
+        assert "<b>It fits</b>" in followed
+        assert f">{controls[3]}</b>" in followed
+
+
+def test_policies_that_fit_are_marked_where_the_column_that_says_so_is_dropped() -> None:
+    view = explore.load("what_it_costs")()
+    assert view.count('<tr class="fits">') == view.count(">yes<") > 0
+
+
 # -- the kernel ----------------------------------------------------------------------------------------------
 def widgets_of(box: Any) -> list[Any]:
     """All widgets below ``box``, in order."""
