@@ -94,7 +94,7 @@ def _whose(recipe: Recipe, each: Fraction) -> str:
     else:
         said = ["No source on our list keeps just these tensors."]
     if total:
-        said.append(f"The same total from other tensors, or from none: {', '.join(total)}.")
+        said.append(f"The same number of bytes by another count: {', '.join(total)}.")
     dtypes = {t.name: t.dtype for t in recipe.tensors}
     if not any(t.kind == "gradients" for t in recipe.tensors):
         said.append("Without gradients this is what stands between steps, and not what a step needs.")
