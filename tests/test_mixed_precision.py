@@ -201,7 +201,7 @@ def test_exercise_accepts_its_answer_and_names_each_mistake(name, capsys):
 
 
 def test_exercise_1_is_ten_bytes_and_the_scales():
-    assert find_exercise("mixed-precision/1").answer() == 10 + 1 / 32
+    assert find_exercise("mixed-precision/1").answer() == 10 + 1 / 8
 
 
 def test_exercise_2_is_where_bf16_starts_to_move():

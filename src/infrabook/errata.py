@@ -144,8 +144,8 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "Hugging Face accelerate, estimate-memory, FP16 column",
         "8 bytes a parameter",
         lambda: f"{_states(7 * 10**9, 'pure-bf16')} for 7e9 parameters, against {_states(7 * 10**9, 'bf16-adamw')}",
-        "It halves the FP32 estimate. Mixed-precision AdamW keeps FP32 moments and a master copy, which do not halve; "
-        "8 bytes is what BF16 throughout keeps.",
+        "Its stages hold 4 bytes (weights), 6 (gradients) and 8 (optimizer), and the largest is printed. They are "
+        "alive together, and add up to more than ZeRO's 16.",
     ),
     Disagreement(
         "DeepSpeed's estimators for ZeRO-2 and ZeRO-3",

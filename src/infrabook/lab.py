@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
 from io import StringIO
@@ -114,6 +115,19 @@ class Exercise:
         return math.isclose(float(given), float(wanted), rel_tol=self.tolerance, abs_tol=0)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer was right; a notebook shows nothing of it, since ``check`` has said everything."""
+
+    right: bool
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def _ipython_display_(self) -> None:
+        pass
+
+
 def exercise(
     name: str, *, mistakes: dict[str, Callable[[], Any]] | None = None, tolerance: float = 0.005
 ) -> Callable[[Answer], Answer]:
@@ -142,20 +156,20 @@ def find_exercise(name: str) -> Exercise:
     return EXERCISES[name]
 
 
-def check(name: str, given: Any) -> bool:
-    """Say whether ``given`` answers exercise ``name``, without saying what would; True if it does."""
+def check(name: str, given: Any) -> Verdict:
+    """Say whether ``given`` answers exercise ``name``, without saying what would; the verdict is true if it does."""
     found = find_exercise(name)
     if given is ... or given is None:
         print(f"{name}: waiting for your answer.")
-        return False
+        return Verdict(False)
     try:
         right = found.matches(given, found.answer())
     except (TypeError, ValueError):
         print(f"{name}: {given!r} is not the kind of answer asked for.")
-        return False
+        return Verdict(False)
     if right:
         print(f"{name}: right.")
-        return True
+        return Verdict(True)
     words = next((say for say, wrong in found.mistakes.items() if found.matches(given, wrong())), "not yet.")
     print(f"{name}: {words}")
-    return False
+    return Verdict(False)

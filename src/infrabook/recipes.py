@@ -236,7 +236,7 @@ _ALL = (
         ),
         "PyTorch, torch.amp: autograd keeps the cast weights until backward",
     ),
-    adam_8bit(),
+    adam_8bit(block=256),
     Recipe(
         "adafactor",
         "bf16 weights, Adafactor with a factored second moment and no first",
@@ -383,10 +383,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     ),
     Convention(
         "accelerate estimate-memory, fp16",
-        (("peak of the step, 2 × the fp32 size", 8),),
+        (("largest stage: the optimizer, 2 × the fp32 size", 8),),
         "",
         "huggingface/accelerate 1.15.0, commands/estimate.py",
-        "half of what mixed-precision Adam keeps: the fp16 column halves an fp32 estimate",
+        "its stages hold 4 (model), 6 (gradients), 8 (optimizer) and 8 (step); the largest is printed, not a sum",
     ),
 )
 """Bytes per parameter as public sources count them."""

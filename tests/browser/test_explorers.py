@@ -361,10 +361,37 @@ def test_a_mistake_leaves_the_last_good_view_in_place(open_page: Open, page_of: 
         assert agrees(page, "model_ledger")["error"].startswith("batch has to be a whole number from 1 to 256")
         assert form.locator(".explorer-number").get_attribute("data-value") == good
         assert values_of(form)["batch"] == wrong  # not clamped
+        assert form.evaluate("form => [...form.querySelectorAll('[aria-invalid=true]')].map(el => el.name)") == [
+            "batch"
+        ]
+    told, view = (form.locator(f".explorer-{part}").bounding_box() for part in ("error", "view"))
+    assert told is not None
+    assert view is not None
+    assert told["y"] + told["height"] <= view["y"] + 0.5, "the sentence covers the view"
     assert link in page.url
     type_in(form, "batch", "8")
     agrees(page, "model_ledger")
-    assert form.locator(".explorer-error").count() == 0
+    assert form.locator(".explorer-error, [aria-invalid=true]").count() == 0
+
+
+def test_the_first_touch_is_answered_at_once(open_page: Open, page_of: Callable[[str], str]) -> None:
+    page = open_page(page_of("model_ledger"))
+    page.context.route("**/pyodide.asm.wasm", lambda route: None)  # Python never comes
+    form = form_of(page, "model_ledger")
+    before = form.locator(".explorer-view").bounding_box()
+    opacity = form.evaluate(
+        """form => {
+            const field = form.querySelector("[name=batch]");
+            field.value = "2";
+            field.dispatchEvent(new Event("input", { bubbles: true }));
+            return getComputedStyle(form.querySelector(".explorer-view")).opacity;
+        }"""
+    )
+    assert float(opacity) < 1
+    said = form.locator(".explorer-message")
+    assert "Starting Python" in said.inner_text()
+    assert said.get_attribute("role") == "status"
+    assert form.locator(".explorer-view").bounding_box() == before
 
 
 def test_the_last_of_many_moves_wins(open_page: Open, page_of: Callable[[str], str]) -> None:

@@ -37,10 +37,10 @@ def _waiting_ms(link: str) -> float:
 @exercise(
     "checkpointing-offloading/3",
     mistakes={
-        "of the forward pass, yes; a step is three of those.": lambda: 100 * 4 * 2048 / (4 * 2048 + 24 * 12288),
-        "that is with the step without its scores as the whole.": lambda: 100 * 4 * 2048 / (3 * 24 * 12288),
+        "of the forward pass, yes; a step is three of those.": lambda: 100 * 4 * 4096 / (4 * 4096 + 24 * 8192),
+        "that is with the step without its scores as the whole.": lambda: 100 * 4 * 4096 / (3 * 24 * 8192),
     },
     tolerance=0.003,
 )
 def _selective_work() -> float:
-    return 100 * 4 * 2048 / (3 * (4 * 2048 + 24 * 12288))
+    return 100 * 4 * 4096 / (3 * (4 * 4096 + 24 * 8192))

@@ -11,14 +11,14 @@ from ..units import GB
     "mixed-precision/1",
     mistakes={
         "the scales are missing.": lambda: 10,
-        "that is one of the two moments.": lambda: 2 + 2 + 4 + 1 + 4 / 256,
-        "there is a master copy too.": lambda: 2 + 2 + 2 * (1 + 4 / 256),
+        "that is one of the two moments.": lambda: 2 + 2 + 4 + 1 + 4 / 64,
+        "there is a master copy too.": lambda: 2 + 2 + 2 * (1 + 4 / 64),
         "those are blocks of 2,048, as in the paper.": lambda: 2 + 2 + 4 + 2 * (1 + 4 / 2048),
     },
     tolerance=0.0001,
 )
 def _bytes_of_8_bit_adam() -> float:
-    return float(recipes.bytes_per_parameter(recipes.adam_8bit(block=256)))
+    return float(recipes.bytes_per_parameter(recipes.adam_8bit(block=64)))
 
 
 @exercise(

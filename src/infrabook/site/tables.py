@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from .. import charts, errata, formats, hardware, models, palette, parameters, recipes
-from ..units import GB, MB, scaled, show
+from ..units import GB, MB, show
 
 Table: TypeAlias = tuple[
     str, Sequence[str], Sequence[Sequence[str]], set[int]
@@ -95,7 +95,7 @@ def known_models() -> Table:
         model = models.get(name)
         total = int(parameters.count(model).total)
         sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab)
-        rows.append((name, f"{total:,}", scaled(total, "", 1), *(f"{size:,}" for size in sizes)))
+        rows.append((name, f"{total:,}", f"{total / 10**9:.2f} billion", *(f"{size:,}" for size in sizes)))
     heads = ("model", "parameters", "rounded", "L", "h", "a", "g", "f", "V")
     return "Models that the library knows by name", heads, rows, set(range(1, len(heads)))
 
@@ -117,7 +117,7 @@ def colours() -> Table:
         (charts.swatch(kind) + escape(label), colour)
         for kind, (colour, label) in (palette.KINDS | palette.PHASES).items()
     ]
-    return "What a colour means, in every figure and explorer", ("kind", "colour"), rows, set()
+    return "What a colour means, in accounts of memory and in time charts", ("kind", "colour"), rows, set()
 
 
 def number_formats() -> Table:
