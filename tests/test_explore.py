@@ -82,6 +82,11 @@ def test_decimals_need_no_whole_steps_and_a_point() -> None:
         Number(0.1, 2.0, 0.1).read("rate", "0,5")
 
 
+def test_a_sentence_has_no_digits_without_end() -> None:
+    with pytest.raises(InfrabookError, match=r"from -3\.41e38 to 3\.41e38, and is 'x'"):
+        Number(-3.41e38, 3.41e38).read("value", "x")
+
+
 def test_a_doubling_slider_ends_where_it_should_and_takes_typed_values_between() -> None:
     control = Number.doubling(128, 4096)
     assert control.stops == (128, 256, 512, 1024, 2048, 4096)

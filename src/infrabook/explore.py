@@ -142,7 +142,10 @@ class Number:
         return ipywidgets.HBox([field, slider, ipywidgets.Label(self.unit)]), field
 
     def _range(self) -> str:
-        return f"from {self.key(self.low)} to {self.key(self.high)}"
+        low, high = (
+            f"{end:g}".replace("e+", "e") if abs(end) >= 1e15 else self.key(end) for end in (self.low, self.high)
+        )
+        return f"from {low} to {high}"
 
 
 @dataclass(frozen=True)
