@@ -374,6 +374,22 @@ def test_a_mistake_leaves_the_last_good_view_in_place(open_page: Open, page_of: 
     assert form.locator(".explorer-error, [aria-invalid=true]").count() == 0
 
 
+def test_a_long_sentence_takes_the_headlines_place(open_page: Open, page_of: Callable[[str], str]) -> None:
+    page = open_page(page_of("model_ledger"), width=390, height=844)
+    form = form_of(page, "model_ledger")
+    answer = form.locator(".explorer-answer")
+    type_in(form, "batch", "no number at all, and of more letters than two lines on a phone can take")
+    agrees(page, "model_ledger")
+    told, table = form.locator(".explorer-error").bounding_box(), form.locator(".meter").bounding_box()
+    assert told is not None
+    assert table is not None
+    assert told["y"] + told["height"] <= table["y"]
+    assert not answer.is_visible()
+    type_in(form, "batch", "2")
+    agrees(page, "model_ledger")
+    assert answer.is_visible()
+
+
 def test_the_first_touch_is_answered_at_once(open_page: Open, page_of: Callable[[str], str]) -> None:
     page = open_page(page_of("model_ledger"))
     page.context.route("**/pyodide.asm.wasm", lambda route: None)  # Python never comes

@@ -61,6 +61,21 @@
       status.classList.toggle("explorer-quiet", quiet); // for screen readers alone: the view shows it already
       status.textContent = words;
     }
+    function blame(sentence = "") { // a sentence about a value begins with its control's label
+      for (const el of inputs) {
+        const label = el.getAttribute("aria-label") ?? el.closest("label").querySelector("span").textContent;
+        if (sentence.startsWith(`${label} has `)) el.setAttribute("aria-invalid", "true");
+        else el.removeAttribute("aria-invalid");
+      }
+      form.toggleAttribute("data-long", sentence !== "" && message.scrollHeight > message.clientHeight + 1);
+    }
+    function begin() { // the old view fades at once, and a line above it says why
+      if (running || form.dataset.state === "starting") return;
+      blame();
+      message.replaceChildren(Object.assign(document.createElement("p"), { textContent: "Starting Python (6 MB, once) …" }));
+      form.dataset.state = "starting";
+      say("");
+    }
     function complain(sentence, again) {
       const p = Object.assign(document.createElement("p"), { className: "explorer-error", textContent: sentence });
       if (again) {
@@ -69,6 +84,7 @@
         p.append(" ", button);
       }
       message.replaceChildren(p);
+      blame(sentence);
       form.dataset.state = "error";
       say("");
     }
@@ -77,6 +93,7 @@
       view.style.minHeight = `${view.offsetHeight}px`;
       view.innerHTML = html;
       message.replaceChildren();
+      blame();
       form.dataset.state = state;
     }
     function slide(el) { // the slider follows the typed value
@@ -113,10 +130,7 @@
         const key = JSON.stringify(values);
         wanted = undefined;
         if (key === shown && form.dataset.state === "ready") continue;
-        if (!running) {
-          form.dataset.state = "starting";
-          say("Starting Python (6 MB, once) …");
-        }
+        begin();
         const { html, error, failed } = await ask(name, values);
         if (wanted === null) { wanted = undefined; continue; } // reset meanwhile
         if (failed && wanted) continue;
@@ -152,6 +166,7 @@
         update();
       } else if (target.matches("[type=text], textarea")) {
         slide(target);
+        begin();
         clearTimeout(typing);
         typing = setTimeout(update, 400); // "2" on the way to "2048" is no mistake
       } else update();
@@ -174,7 +189,7 @@
         await navigator.clipboard.writeText(location.href);
         say("Link copied.");
       } catch {
-        say("The address bar now holds the link.");
+        say("The link is in the address bar.");
       }
     });
     function restore() {
