@@ -262,6 +262,7 @@ def test_a_link_carries_the_settings_and_restores_them(open_page: Open, page_of:
     form = form_of(page, "model_ledger")
     form.locator("[name=model]").select_option("mistral-7b")
     agrees(page, "model_ledger")
+    form.get_by_role("button", name="Copy link").scroll_into_view_if_needed()
     scrolled, entries = page.evaluate("[scrollY, history.length]")
     type_in(form, "batch", "3")
     expected = agrees(page, "model_ledger")
@@ -481,6 +482,8 @@ def test_two_explorers_on_a_page_do_not_disturb_each_other(
     one, two = forms.nth(0), forms.nth(1)
     page.wait_for_function("document.querySelector('form.explorer [name=sequence]').value === '512'")
     agrees(page, "model_ledger")
+    followed = library("model_ledger", values_of(two))["number"]  # the link speaks to both
+    two.locator(f'.explorer-number[data-value="{followed}"]').wait_for()
     untouched = two.locator(".explorer-number").get_attribute("data-value")
     type_in(one, "batch", "bad")
     agrees(page, "model_ledger")
