@@ -37,8 +37,8 @@ class Scheme:
     def quantize(self, values: Sequence[Real], *, order: Order = "round, then shift") -> list[int]:
         """Codes of ``values``, rounded half to even and clipped.
 
-        ONNX rounds x / scale and then adds the zero point; torch adds first. They differ at ties, if the zero point
-        is odd.
+        ONNX rounds x / scale and then adds the zero point, as does torch's fake quantization; torch 2.13's
+        quantize_per_tensor adds first, 2.11's did not. They differ at ties, if the zero point is odd.
 
         >>> [affine(-1, 2).quantize([0.5], order=o) for o in ("round, then shift", "shift, then round")]
         [[127], [128]]
