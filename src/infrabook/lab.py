@@ -6,6 +6,7 @@ survive one, and a figure is drawn from values rounded by ``rounded`` or exact o
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -68,6 +69,12 @@ def _store(key: str, bundle: dict[str, str], prefix: str) -> None:
 def show(ledger: Ledger, unit: str = "GB", digits: int = 2) -> None:
     """A ledger as a table."""
     ipython.display(ipython.HTML(ledger.to_html(unit, digits)))  # type: ignore[no-untyped-call]
+
+
+def show_source(*functions: Any) -> None:
+    """The source of functions that the library holds and a lab runs, as it stands there."""
+    text = "\n\n".join(inspect.getsource(function).rstrip() for function in functions)
+    ipython.display(ipython.Markdown(f"```python\n{text}\n```"))  # type: ignore[no-untyped-call]
 
 
 @contextmanager

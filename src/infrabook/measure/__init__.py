@@ -9,4 +9,5 @@ PRIVATE = (
     "torch.utils._python_dispatch",
     "torch.utils._pytree",
     "torch.distributed._tools.mem_tracker",
+    "torch.distributed._tools.fake_collectives",
 )

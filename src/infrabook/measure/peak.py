@@ -6,9 +6,9 @@ storage that would be alive. The tracker agrees with the allocator trace of a re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -31,9 +31,13 @@ KINDS = {  # the tracker's word -> (row, kind)
 Phase = Literal["forward", "backward", "optimizer step"]
 
 
-class _PhaseTracker(MemTracker):  # type: ignore[no-untyped-call]  # torch does not type its subclass hook
-    """The tracker without statistics a module, which make it quadratic in depth; it notes the phase of the peak."""
+class PhaseTracker(MemTracker):  # type: ignore[no-untyped-call]  # torch does not type its subclass hook
+    """The tracker without statistics a module, which make it quadratic in depth; it notes the phase of the peak.
 
+    ``words`` are the tracker's own words for what holds memory, each with a row's name and kind.
+    """
+
+    words: ClassVar[Mapping[str, tuple[str, str]]] = KINDS
     phase: Phase = "forward"
     peak_phase: Phase = "forward"
 
@@ -50,9 +54,9 @@ class _PhaseTracker(MemTracker):  # type: ignore[no-untyped-call]  # torch does 
         for device_snapshot in self.get_tracker_snapshot(which).values():
             for kind, value in device_snapshot.items():
                 word = getattr(kind, "value", str(kind))
-                if word in KINDS:
+                if word in self.words:
                     found[word] = found.get(word, 0) + int(value)
-        return ledger(title, (Row(KINDS[w][0], found.get(w, 0), KINDS[w][1]) for w in KINDS))
+        return ledger(title, (Row(self.words[w][0], found.get(w, 0), self.words[w][1]) for w in self.words))
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def forward_pass(build: Callable[[], nn.Module], model: Transformer, *, batch: i
     with fake_tensors(torch.bfloat16), torch.no_grad():
         net = build()
         ids = torch.randint(0, model.vocab, (batch, sequence))
-        tracker = _PhaseTracker()
+        tracker = PhaseTracker()
         tracker.track_external(net, ids)
         with tracker:
             net.logits(ids)  # type: ignore[operator]  # a method of the module, not a submodule
@@ -100,7 +104,7 @@ def training_step(
         net = build()
         update = optimizer(net.parameters())
         ids, targets = (torch.randint(0, model.vocab, (batch, sequence)) for _ in range(2))
-        tracker = _PhaseTracker()
+        tracker = PhaseTracker()
         tracker.track_external(net, update, ids, targets)
         with tracker:
             for _ in range(2):
