@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from infrabook import charts, palette
+from infrabook.charts import Span
 from infrabook.ledger import Ledger, Row
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -86,3 +87,69 @@ def test_swatch_is_for_kinds_with_a_meaning() -> None:
 
 def test_both_units_of_memory() -> None:
     assert charts.gigabytes(80 * 10**9) == "80.00 GB (74.51 GiB)"
+
+
+# -- time charts -------------------------------------------------------------------------------------------------
+STEP = [
+    ("rank 0", [Span(0, 1, "forward", "0"), Span(3, 5, "backward", "0")]),
+    ("rank 1", [Span(1, 2, "forward", "0", 0.5), Span(2, 3, "backward", "<0>")]),
+]
+
+
+def timed(text: str) -> ElementTree.Element:
+    """A time chart as a tree."""
+    return ElementTree.fromstring(f"<div>{text}</div>")
+
+
+def test_spans_stand_where_their_times_are() -> None:
+    boxes = [box.attrib for box in timed(charts.gantt(STEP, title="a step", end=10)).iter("rect")]
+    assert [(box["x"], box["width"], box["fill"]) for box in boxes] == [
+        ("0.000%", "10.000%", "#56B4E9"),
+        ("30.000%", "20.000%", "#0072B2"),
+        ("10.000%", "10.000%", "#AADAF4"),
+        ("20.000%", "10.000%", "#0072B2"),
+    ]
+
+
+def test_time_chart_names_what_it_shows_and_its_colours() -> None:
+    tree = timed(charts.gantt(STEP, title="a <step>"))
+    assert tree[0].get("aria-label") == "a <step>"
+    words = "".join(tree.itertext())
+    assert all(name in words for name in ("rank 0", "rank 1", "forward", "backward", "idle", "<0>"))
+    assert "backward by input" not in words, "only the kinds that are there"
+
+
+def test_labels_that_do_not_fit_are_left_out() -> None:
+    row = [("a", [Span(0, 1, "forward", "12"), Span(1, 30, "forward", "12"), Span(30, 1000, "forward", "12")])]
+    labels = [box.get("class") for box in timed(charts.gantt(row, title="a")).iter("text") if box.text == "12"]
+    assert labels == ["fine", None]
+
+
+def test_spans_of_one_length_have_labels_or_none_has() -> None:
+    """0 to 9 with a label and 10 to 31 without would look like two kinds of work."""
+    row = [("a", [Span(i, i + 1, "forward", str(i)) for i in range(44)])]
+    assert not [box for box in timed(charts.gantt(row, title="a")).iter("text") if box.get("y") == "15"]
+
+
+def test_thousands_of_spans_are_one_path_a_colour() -> None:
+    row = [("a", [Span(i, i + 1, ("forward", "backward")[i % 2]) for i in range(charts.DENSE + 1)])]
+    tree = timed(charts.gantt(row, title="a"))
+    assert not list(tree.iter("rect"))
+    assert len(list(tree.iter("path"))) == 2
+
+
+@pytest.mark.parametrize("end", [0.003, 0.7, 1, 33, 999, 123_456])
+def test_an_axis_has_two_to_six_marks(end: float) -> None:
+    text = charts.gantt([("a", [Span(0, end, "forward")])], title="a", unit="ms")
+    marks = [box.text or "" for box in timed(text).iter("text")]
+    assert 2 <= len(marks) <= 6
+    assert marks[0] == "0 ms"
+
+
+def test_an_empty_chart_is_all_idle() -> None:
+    assert "idle" in charts.gantt([("a", [])], title="nothing")
+
+
+def test_ink_is_read_on_every_colour() -> None:
+    assert palette.ink(palette.colour("backward")) == "#fff"
+    assert palette.ink(palette.tint("backward", 0.6)) == "#000"

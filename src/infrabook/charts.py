@@ -6,10 +6,10 @@ Colours come from ``palette``; text takes the page's own colour, so one drawing 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import palette
 from .units import Exact, show
@@ -21,9 +21,9 @@ WIDTH = 680
 BAR, GAP, TOP, LABEL = 34, 30, 26, 18
 
 
-def swatch(kind: str) -> str:
+def swatch(kind: str, kinds: Mapping[str, tuple[str, str]] = palette.KINDS) -> str:
     """A small square in the colour of ``kind``, hidden from screen readers: the label stands beside it."""
-    if kind not in palette.KINDS:
+    if kind not in kinds:
         return ""
     return f'<span class="swatch" style="background:{palette.colour(kind)}" aria-hidden="true"></span>'
 
@@ -92,6 +92,118 @@ def stacked_bars(
         x += width + 12
     sums = "; ".join(f"{name} {show(total, unit)}" for name, total in zip(accounts, totals, strict=True))
     return svg(WIDTH, y + 10, body, title or sums)
+
+
+class Span(NamedTuple):
+    """A stretch of time in a row of ``gantt``: ``kind`` is one of ``palette.PHASES``.
+
+    ``tone`` from 0 (the kind's own colour) to 1 (white) tells parts of one kind apart, such as a rank's stages.
+    """
+
+    start: Exact | float
+    end: Exact | float
+    kind: str
+    label: str = ""
+    tone: float = 0.0
+
+
+NARROW, WIDE = 270, 560  # pixels of a row on a phone, and from which its finer labels are shown
+DENSE = 1200  # spans from which one path a kind is drawn instead of a box with a tip a span
+
+
+def gantt(
+    rows: Sequence[tuple[str, Sequence[Span]]],
+    *,
+    title: str,
+    unit: str = "",
+    end: Exact | float = 0,
+    height: int = 22,
+) -> str:
+    """Rows of spans over one axis of time from 0 to ``end`` (at least the last span's end); idle time is hatched.
+
+    HTML around one SVG a row, so that words keep their size on a phone; a label that does not fit is left out.
+    ``unit`` stands at the axis; ``title`` says the finding to those who cannot see it.
+
+    >>> picture = gantt([("rank 0", [Span(0, 1, "forward", "0"), Span(1, 3, "backward", "0")])], title="one step")
+    >>> picture.count("<rect"), "forward 0: 0 to 1" in picture
+    (2, True)
+    """
+    spans = [Span(*span) for _, row in rows for span in row]
+    last = float(max([end, *(span.end for span in spans)], default=0)) or 1.0
+    longest = max((len(name) for name, _ in rows), default=0)
+    needed: dict[tuple[str, float], float] = {}  # all spans of one kind and length have labels, or none has
+    for span in spans:
+        alike = _alike(span, last)
+        needed[alike] = max(needed.get(alike, 0.0), 6.4 * len(span.label) + 2)
+    dense = len(spans) > DENSE
+    drawn = [
+        f'<div class="gantt-row"><span class="gantt-name">{escape(name)}</span>'
+        f'<svg width="100%" height="{height}" aria-hidden="true">'
+        f"{_dense(row, last) if dense else _spans(row, last, height, needed)}</svg></div>"
+        for name, row in rows
+    ]
+    kinds = [kind for kind in palette.PHASES if kind != "idle" and any(span.kind == kind for span in spans)]
+    words = "".join(f"<span>{swatch(kind, palette.PHASES)}{escape(palette.label(kind))}</span>" for kind in kinds)
+    words += '<span><span class="swatch gantt-idle" aria-hidden="true"></span>idle</span>'
+    side = f"--gantt-name:{0.56 * longest + 0.5:.1f}em" if longest <= 12 else "--gantt-name:100%"
+    return (
+        f'<div class="gantt" role="img" aria-label="{escape(title)}" style="{side}">{"".join(drawn)}'
+        f'<div class="gantt-row gantt-axis"><span class="gantt-name"></span>{_axis(last, unit)}</div></div>'
+        f'<p class="legend">{words}</p>'
+    )
+
+
+def _alike(span: Span, last: float) -> tuple[str, float]:
+    return span.kind, round(float(span.end - span.start) / last, 4)
+
+
+def _spans(row: Sequence[Span], last: float, height: int, needed: Mapping[tuple[str, float], float]) -> str:
+    body = []
+    for span in (Span(*span) for span in row):
+        start, end, kind, label, tone = span
+        at, share = float(start) / last, float(end - start) / last
+        said = f"{palette.label(kind)} {label}".rstrip() + f": {_tick(float(start))} to {_tick(float(end))}"
+        fill = "none" if kind == "idle" else palette.tint(kind, tone)
+        edge = ' class="edge"' if share * NARROW >= 4 else ""
+        body.append(
+            f'<rect x="{100 * at:.3f}%" width="{100 * share:.3f}%" height="{height}" fill="{fill}"{edge}>'
+            f"<title>{escape(said)}</title></rect>"
+        )
+        room = needed[_alike(span, last)]
+        if label and share * WIDE >= room and kind != "idle":
+            fine = "" if share * NARROW >= room else ' class="fine"'
+            place = f'x="{100 * (at + share / 2):.3f}%" y="{height / 2 + 4:g}"'
+            body.append(f'<text {place} fill="{palette.ink(fill)}"{fine}>{escape(label)}</text>')
+    return "".join(body)
+
+
+def _dense(row: Sequence[Span], last: float) -> str:
+    """One path a colour: thousands of spans, without tips and labels."""
+    paths: dict[str, list[str]] = {}
+    for start, end, kind, _, tone in (Span(*span) for span in row):
+        if kind != "idle":
+            at, width = 10_000 * float(start) / last, 10_000 * float(end - start) / last
+            paths.setdefault(palette.tint(kind, tone), []).append(f"M{at:.1f} 0h{width:.1f}v1h-{width:.1f}z")
+    drawn = "".join(f'<path d="{"".join(parts)}" fill="{fill}"/>' for fill, parts in paths.items())
+    return f'<svg viewBox="0 0 10000 1" preserveAspectRatio="none" width="100%" height="100%">{drawn}</svg>'
+
+
+def _axis(last: float, unit: str) -> str:
+    step = next(
+        (size * 10.0**power for power in range(-12, 16) for size in (1, 2, 5) if size * 10.0**power * 5 >= last), last
+    )
+    marks = []
+    for i in range(int(last / step + 1e-9) + 1):
+        at = 100 * i * step / last
+        anchor = "start" if i == 0 else "end" if at > 97 else "middle"
+        words = _tick(i * step) + (f" {unit}" if unit and i == 0 else "")
+        marks.append(f'<line x1="{at:.3f}%" x2="{at:.3f}%" y2="5"/>')
+        marks.append(f'<text x="{at:.3f}%" y="17" text-anchor="{anchor}">{escape(words)}</text>')
+    return f'<svg width="100%" height="20" aria-hidden="true">{"".join(marks)}</svg>'
+
+
+def _tick(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def gigabytes(value: Exact) -> str:

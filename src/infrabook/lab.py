@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from IPython import display as ipython
 
 from . import palette
+from .charts import Span
 from .errors import InfrabookError
 from .ledger import Ledger
 
@@ -95,6 +96,28 @@ def figure_style() -> Iterator[dict[str, str]]:
     }  # fmt: skip
     with matplotlib.rc_context(style):
         yield {kind: colour for kind, (colour, _) in (palette.KINDS | palette.PHASES).items()}
+
+
+def draw_gantt(axes: Any, rows: Sequence[tuple[str, Sequence[Span]]], *, labels: bool = True) -> None:
+    """``charts.gantt`` for a figure: rows of spans over time on matplotlib's ``axes``, idle time hatched.
+
+    Times are drawn to four digits. Legend and labels of the axes are the caller's.
+    """
+    last = max((float(span.end) for _, row in rows for span in row), default=1.0)
+    for y, (_, row) in enumerate(rows):
+        axes.barh(y, last, 0.8, color="none", edgecolor="#8A8A8A", hatch="////", linewidth=0)
+        for start, end, kind, words, tone in (Span(*span) for span in row):
+            left, right = rounded([start, end])
+            fill = palette.tint(kind, tone)
+            axes.barh(y, right - left, 0.8, left, color=fill, edgecolor="white", linewidth=0.4)
+            if labels and words:
+                middle = (left + right) / 2
+                axes.text(middle, y, words, ha="center", va="center_baseline", fontsize=7, color=palette.ink(fill))
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, last)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
 
 
 def rounded(values: Any, digits: int = 4) -> list[float]:
