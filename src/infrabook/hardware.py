@@ -116,7 +116,8 @@ class Link:
     """A link as one GPU (or one port of a node) has it.
 
     ``bytes_per_s`` is one direction after line coding. ``both_ways_bytes_per_s`` is the figure that data sheets
-    print: both directions added, and for PCIe before line coding.
+    print: both directions added, and for PCIe before line coding. ``latency_s`` is what one step of a ring costs
+    beside its bytes, as NCCL's own cost model has it for this class of link.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Link:
     gbit_per_s_per_lane: int
     coding: Fraction
     both_ways_bytes_per_s: int
+    latency_s: Fraction
     source: str
 
     @property
@@ -259,6 +261,7 @@ def _links() -> dict[str, Link]:
             gbit_per_s_per_lane=row["gbit_per_s_per_lane"],
             coding=Fraction(*row.get("coding", (1, 1))),
             both_ways_bytes_per_s=row["both_ways_gb_per_s"] * 10**9,
+            latency_s=Fraction(row["latency_us"]) / 10**6,
             source=row["source"],
         )
         for name, row in _data()["link"].items()
