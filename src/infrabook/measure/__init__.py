@@ -9,5 +9,7 @@ PRIVATE = (
     "torch.utils._python_dispatch",
     "torch.utils._pytree",
     "torch.distributed._tools.mem_tracker",
+    "torch.distributed._tools.fsdp2_mem_tracker",
+    "torch.testing._internal.distributed.fake_pg",
     "torch.distributed._tools.fake_collectives",
 )

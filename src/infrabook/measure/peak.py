@@ -6,7 +6,7 @@ storage that would be alive. The tracker agrees with the allocator trace of a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -50,13 +50,17 @@ class PhaseTracker(MemTracker):  # type: ignore[no-untyped-call]  # torch does n
 
     def account(self, title: str, which: Literal["current", "peak"] = "current") -> Ledger:
         """What is alive now, or was at the peak, as a ledger in bytes."""
-        found: dict[str, int] = {}
-        for device_snapshot in self.get_tracker_snapshot(which).values():
-            for kind, value in device_snapshot.items():
+        return self.charged(title, self.get_tracker_snapshot(which).values())
+
+    def charged(self, title: str, snapshots: Iterable[Mapping[str, int]]) -> Ledger:
+        """The tracker's snapshots, one a device, as one ledger; rows of the same name are added."""
+        found = dict.fromkeys(self.words.values(), 0)
+        for snapshot in snapshots:
+            for kind, value in snapshot.items():
                 word = getattr(kind, "value", str(kind))
                 if word in self.words:
-                    found[word] = found.get(word, 0) + int(value)
-        return ledger(title, (Row(self.words[w][0], found.get(w, 0), self.words[w][1]) for w in self.words))
+                    found[self.words[word]] += int(value)
+        return ledger(title, (Row(name, value, kind) for (name, kind), value in found.items()))
 
 
 @dataclass(frozen=True)
