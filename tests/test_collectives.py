@@ -140,6 +140,28 @@ def test_a_chain_in_pieces_approaches_one_buffer_time() -> None:
             assert steps.time_s(64, **known) == collectives.time_s(op, size_bytes=64, ranks=ranks, pieces=4, **known)
 
 
+def test_a_double_tree_has_logarithmic_depth_and_a_rings_bandwidth() -> None:
+    """Its schedule is ours: four messages a pair of pieces, the least there can be, beside filling and draining."""
+    for ranks in range(2, 20):
+        for pieces in (1, 4, 16):
+            buffers = buffers_of("all-reduce", ranks)
+            steps = collectives.plan("all-reduce", ranks=ranks, algorithm="double-tree", pieces=pieces)
+            assert collectives.run(steps, buffers).results == expected("all-reduce", buffers, 0)
+            for step in steps.steps:
+                assert len({send.source for send in step}) == len({send.target for send in step}) == len(step)
+            assert max(steps.sent(64)) <= 2 * 64
+    for ranks in (8, 16, 64):
+        number = collectives.steps("all-reduce", ranks=ranks, algorithm="double-tree", pieces=32)
+        assert 4 * 32 <= number <= 4 * 32 + 3 * ranks.bit_length(), (ranks, number)
+
+
+def test_ranks_that_pass_on_in_one_tree_are_leaves_of_the_other() -> None:
+    for ranks in range(2, 40):
+        first, second = collectives.two_trees(ranks)
+        both = [r for r in range(ranks) if len(first[r][1]) == 2 and len(second[r][1]) == 2]
+        assert not both, (ranks, both)
+
+
 def test_a_hierarchy_sends_less_between_nodes() -> None:
     """Of 16 ranks in 2 nodes: (n-1)/n of S twice from each rank, but only 1/8 of it leaves the node."""
     flat, nested = (

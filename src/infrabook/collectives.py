@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise, zip_longest
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from . import hardware
 from .errors import InfrabookError
@@ -27,8 +28,10 @@ OPS = ("broadcast", "reduce", "all-reduce", "reduce-scatter", "all-gather", "all
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "ring": OPS,
     "tree": ("broadcast", "reduce", "all-reduce"),
+    "double-tree": ("all-reduce",),
     "halving-doubling": ("all-reduce", "reduce-scatter", "all-gather"),
     "doubling": ("all-reduce",),
+    "scatter-gather": ("broadcast", "reduce"),
     "hierarchical": ("all-reduce", "reduce-scatter", "all-gather"),
 }
 
@@ -117,7 +120,8 @@ def plan(
 ) -> Plan:
     """The steps of ``op`` among ``ranks``.
 
-    ``pieces``: into how many a ring's broadcast or reduce cuts the buffer, so that ranks further on can start early.
+    ``pieces``: into how many a ring's broadcast or reduce cuts the buffer, and a double tree each half of it, so that
+    ranks further on can start early.
     ``ranks_per_node`` is needed by the hierarchical algorithm, and tells the others which messages leave a node.
 
     >>> len(plan("all-reduce", ranks=8).steps), plan("all-reduce", ranks=8).sent(64)[0]
@@ -149,6 +153,10 @@ def plan(
             steps += _tree_reduce(ranks, root)
         if op != "reduce":
             steps += _tree_broadcast(ranks, root)
+    elif algorithm == "double-tree":
+        parts, steps = 2 * pieces, list(_double_tree(ranks, pieces))
+    elif algorithm == "scatter-gather":
+        steps = _scatter_gather(op, ranks, root)
     elif op in ("broadcast", "reduce"):
         parts, steps = pieces, list(_chain(op, ranks, root, pieces))
     else:
@@ -199,6 +207,106 @@ def _tree_reduce(ranks: int, root: int) -> list[Step]:
         tuple(Send(send.target, send.source, send.chunks, True) for send in step)
         for step in reversed(_tree_broadcast(ranks, root))
     ]
+
+
+def _scatter_gather(op: str, ranks: int, root: int) -> list[Step]:
+    """A broadcast as scatter and all-gather, a reduce as reduce-scatter and gather; the root's part is direct."""
+    everyone, single = list(range(ranks)), [(chunk,) for chunk in range(ranks)]
+    others = [(root + i) % ranks for i in range(1, ranks)]
+    if op == "broadcast":
+        return [(Send(root, rank, (rank,)),) for rank in others] + _ring_all_gather(everyone, single)
+    return _ring_reduce_scatter(everyone, single) + [(Send(rank, root, (rank,)),) for rank in others]
+
+
+Tree: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]  # of each rank: its parent (-1 at the root), its children
+
+
+@lru_cache(maxsize=64)
+def two_trees(ranks: int) -> tuple[Tree, Tree]:
+    """NCCL's two binary trees: a rank that passes sums on in one is a leaf of the other.
+
+    The second is the first mirrored, or for an odd number of ranks shifted by one.
+    Source: NCCL, src/graph/trees.cc; Sanders, Speck and Träff, Two-tree algorithms (2009).
+
+    >>> two_trees(4)[0]
+    ((-1, (2,)), (2, ()), (0, (1, 3)), (2, ()))
+    """
+
+    def parent(rank: int) -> int:
+        if rank == 0:
+            return -1
+        bit = rank & -rank
+        up = (rank ^ bit) | (bit << 1)
+        return up if up < ranks else rank ^ bit
+
+    def tree(place: Callable[[int], int]) -> Tree:
+        up = {place(rank): -1 if parent(rank) < 0 else place(parent(rank)) for rank in range(ranks)}
+        return tuple((up[r], tuple(child for child in range(ranks) if up[child] == r)) for r in range(ranks))
+
+    return tree(lambda rank: rank), tree(lambda rank: (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank)
+
+
+@lru_cache(maxsize=256)
+def _double_tree(ranks: int, pieces: int) -> tuple[Step, ...]:
+    """Half of the buffer up and down one tree, half through the other, in ``pieces`` each.
+
+    Who may send what is the trees'; in which step is ours: early pieces and those with a long way to go first, one
+    message in and one out of every rank at a time. No published schedule is claimed.
+    """
+    trees = two_trees(ranks)
+    below = [_heights(tree) for tree in trees]
+    above = [_depths(tree) for tree in trees]
+    highest = [max(depths) for depths in above]
+    # An edge of a tree, up or down, carries its pieces in order; ``had`` counts what has come in, by edge.
+    edges = [
+        (t, r, parent, True) if up else (t, parent, r, False)
+        for t, tree in enumerate(trees) for r, (parent, _) in enumerate(tree) if parent >= 0 for up in (True, False)
+    ]  # fmt: skip
+    far = {
+        (t, source, target, up): above[t][source] + highest[t] if up else 1 + below[t][target]
+        for t, source, target, up in edges
+    }
+    done = dict.fromkeys(edges, 0)
+
+    def ready(edge: tuple[int, int, int, bool]) -> bool:
+        t, source, _, up = edge
+        parent, children = trees[t][source]
+        needs = [done[t, child, source, True] for child in children] if up or parent < 0 else []
+        if not up and parent >= 0:
+            needs = [done[t, parent, source, False]]
+        return done[edge] < pieces and all(have > done[edge] for have in needs)
+
+    found = []
+    while any(sent < pieces for sent in done.values()):
+        sending, receiving, step = set(), set(), []
+        for edge in sorted(filter(ready, edges), key=lambda edge: (done[edge] - far[edge], not edge[3], edge)):
+            _, source, target, _ = edge
+            if source not in sending and target not in receiving:
+                sending.add(source)
+                receiving.add(target)
+                step.append(edge)
+        found.append(tuple(Send(s, d, (t * pieces + done[t, s, d, up],), up) for t, s, d, up in step))
+        for edge in step:
+            done[edge] += 1
+    return tuple(found)
+
+
+def _heights(tree: Tree) -> list[int]:
+    """How many edges lie below each rank."""
+
+    def height(rank: int) -> int:
+        return max((1 + height(child) for child in tree[rank][1]), default=0)
+
+    return [height(rank) for rank in range(len(tree))]
+
+
+def _depths(tree: Tree) -> list[int]:
+    """How many edges lie above each rank."""
+
+    def depth(rank: int) -> int:
+        return 0 if tree[rank][0] < 0 else 1 + depth(tree[rank][0])
+
+    return [depth(rank) for rank in range(len(tree))]
 
 
 def _halving(ranks: int) -> list[Step]:
@@ -363,6 +471,10 @@ def steps(op: str, *, ranks: int, algorithm: str = "ring", pieces: int = 1, rank
         return rounds
     if algorithm in ("tree", "halving-doubling"):
         return passes * rounds
+    if algorithm == "double-tree":
+        return len(_double_tree(ranks, pieces))
+    if algorithm == "scatter-gather":
+        return 2 * (ranks - 1)
     if algorithm == "hierarchical":
         return passes * (ranks_per_node - 1 + ranks // ranks_per_node - 1)
     if op in ("broadcast", "reduce"):
@@ -386,6 +498,13 @@ def bytes_sent(op: str, *, size_bytes: Exact, ranks: int, algorithm: str = "ring
     size, passes, rounds = Fraction(size_bytes), 2 if op == "all-reduce" else 1, (ranks - 1).bit_length()
     if algorithm == "doubling" or (algorithm == "tree" and op != "reduce"):
         return exact(rounds * size)
+    if algorithm == "double-tree":
+        trees = two_trees(ranks)
+        return exact(
+            max(sum((up >= 0) + len(down) for up, down in both) for both in zip(*trees, strict=True)) * size / 2
+        )
+    if algorithm == "scatter-gather" and op == "broadcast":  # the root takes part in the all-gather too
+        return exact(2 * size * (ranks - 1) / ranks)
     if op in ("broadcast", "reduce"):
         return exact(size)
     return exact(passes * size * (ranks - 1) / ranks)
@@ -426,11 +545,27 @@ def time_s(
     number = steps(op, ranks=ranks, algorithm=algorithm, pieces=pieces)
     if algorithm in ("tree", "doubling"):
         moved = number * size
+    elif algorithm == "double-tree":
+        moved = number * size / (2 * pieces)
+    elif algorithm == "scatter-gather":
+        moved = 2 * size * (ranks - 1) / ranks
     elif _chained(op):
         moved = number * size / pieces
     else:
         moved = passes * size * (ranks - 1) / ranks
     return max(_cost(number, moved, inside), _cost(number, moved, outside))
+
+
+def best_pieces(op: str, *, algorithm: str, most: int = 32, **given: Any) -> int:
+    """The power of two up to ``most`` that makes ``time_s`` least; 1 where nothing is cut. ``given`` as there.
+
+    >>> best_pieces("broadcast", algorithm="ring", size_bytes=10**8, ranks=8, link="nvlink4")
+    16
+    """
+    if algorithm != "double-tree" and not (algorithm == "ring" and _chained(op)):
+        return 1
+    tried = [1 << i for i in range(most.bit_length())]
+    return min(tried, key=lambda pieces: time_s(op, algorithm=algorithm, pieces=pieces, **given))
 
 
 def _chained(op: str) -> bool:
@@ -494,8 +629,10 @@ def _checked(op: str, ranks: int, algorithm: str, pieces: int, ranks_per_node: i
     positive("ranks", ranks)
     positive("pieces", pieces)
     positive("ranks_per_node", ranks_per_node, zero=True)
-    if pieces > 1 and not (algorithm == "ring" and _chained(name)):
-        raise InfrabookError(f"{algorithm} {name} is not cut into {pieces} pieces; a ring's broadcast and reduce are")
+    if pieces > 1 and not (algorithm == "double-tree" or (algorithm == "ring" and _chained(name))):
+        raise InfrabookError(
+            f"{algorithm} {name} is not cut into {pieces} pieces; a ring's broadcast and reduce are, and a double tree"
+        )
     if algorithm in ("halving-doubling", "doubling") and ranks & (ranks - 1):
         raise InfrabookError(f"{algorithm} needs a power of two of ranks, and {ranks} is none")
     if algorithm == "hierarchical" and not ranks_per_node:
