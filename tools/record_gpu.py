@@ -33,10 +33,11 @@ def run(sources: list[str], note: Callable[[str, dict[str, Any]], None], name: s
     """Run the cells as one program in which ``on_gpu`` measures and tells ``note``."""
 
     def on_gpu(
-        key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, int] = (0, 0)
+        key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, int] = (0, 0), count: int = 1
     ) -> dict[str, Any] | None:
-        if not gpu.available(need):
-            print(f"{key}: left out, it needs compute capability {need[0]}.{need[1]}", file=sys.stderr)
+        if not gpu.available(need, count):
+            wanted = f"{count} of compute capability {need[0]}.{need[1]}"
+            print(f"{key}: left out, it needs GPUs: {wanted}", file=sys.stderr)
             return None
         result = measure()
         note(key, result)

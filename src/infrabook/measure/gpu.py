@@ -20,17 +20,22 @@ def records(key: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def available(need: tuple[int, int] = (0, 0)) -> bool:
-    """Whether a GPU of at least compute capability ``need`` is here."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= need
+def available(need: tuple[int, int] = (0, 0), count: int = 1) -> bool:
+    """Whether ``count`` GPUs are here, the first of at least compute capability ``need``."""
+    return (
+        torch.cuda.is_available() and torch.cuda.device_count() >= count and torch.cuda.get_device_capability() >= need
+    )
 
 
-def on_gpu(key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, int] = (0, 0)) -> dict[str, Any] | None:
+def on_gpu(
+    key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, int] = (0, 0), count: int = 1
+) -> dict[str, Any] | None:
     """``measure()`` on this machine's GPU, else the recorded result, else None; says which it is.
 
-    ``measure`` returns plain data. ``need`` is the least compute capability, (8, 0) for BF16 tensor cores.
+    ``measure`` returns plain data. ``need`` is the least compute capability, (8, 0) for BF16 tensor cores, and
+    ``count`` how many GPUs it takes.
     """
-    if available(need):
+    if available(need, count):
         print(f"measured now on {torch.cuda.get_device_name()}, torch {torch.__version__}")
         return measure()
     found = records(key)
@@ -38,7 +43,8 @@ def on_gpu(key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, 
         print(f"recorded on {card}, {row['date']}, {', '.join(f'{k} {v}' for k, v in row['versions'].items())}")
         result: dict[str, Any] = row["result"]
         return result
-    print("No GPU here, and no result is recorded yet. Run this lab on a GPU (Colab: Runtime, Change runtime type).")
+    missing = "No GPU here" if count == 1 else f"This takes {count} GPUs"
+    print(f"{missing}, and no result is recorded yet. Run this lab on a GPU (Colab: Runtime, Change runtime type).")
     return None
 
 
