@@ -11,6 +11,7 @@ its own share included. An all-gather of n shards of x bytes has S = n·x.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -537,11 +538,15 @@ def time_s(
         within = _cost(ranks_per_node - 1, size * (ranks_per_node - 1) / ranks_per_node, inside)
         return passes * (within + _cost(nodes - 1, size * (nodes - 1) / ranks, outside))
     if several and across is not None and (algorithm != "ring" or _chained(op)):
-        latency, bandwidth = inside
-        return plan(op, ranks=ranks, algorithm=algorithm, pieces=pieces, ranks_per_node=ranks_per_node).time_s(
-            size_bytes, latency_s=latency, bandwidth_bytes_per_s=bandwidth,
-            across_latency_s=outside[0], across_bandwidth_bytes_per_s=outside[1],
-        )  # fmt: skip
+        parts, profile = _profile(op, algorithm, ranks, pieces, ranks_per_node)
+        chunk = size / parts
+        return sum(
+            (
+                count * max(_cost(bool(near), near * chunk, inside), _cost(bool(far), far * chunk, outside))
+                for (near, far), count in profile
+            ),
+            Fraction(),
+        )
     number = steps(op, ranks=ranks, algorithm=algorithm, pieces=pieces)
     if algorithm in ("tree", "doubling"):
         moved = number * size
@@ -554,6 +559,22 @@ def time_s(
     else:
         moved = passes * size * (ranks - 1) / ranks
     return max(_cost(number, moved, inside), _cost(number, moved, outside))
+
+
+@lru_cache(maxsize=256)
+def _profile(
+    op: str, algorithm: str, ranks: int, pieces: int, ranks_per_node: int
+) -> tuple[int, tuple[tuple[tuple[int, int], int], ...]]:
+    """Chunks of the longest message inside a node and across, and how many steps are alike."""
+    collective = plan(op, ranks=ranks, algorithm=algorithm, pieces=pieces, ranks_per_node=ranks_per_node)
+    alike: Counter[tuple[int, int]] = Counter()
+    for step in collective.steps:
+        longest = [0, 0]
+        for send in step:
+            crosses = collective.crosses(send)
+            longest[crosses] = max(longest[crosses], len(send.chunks))
+        alike[longest[0], longest[1]] += 1
+    return collective.parts, tuple(alike.items())
 
 
 def best_pieces(op: str, *, algorithm: str, most: int = 32, **given: Any) -> int:

@@ -25,6 +25,8 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "product_time": "products",
     "rounded_in_formats": "rounding",
     "quantization_error": "clipping",
+    "collective_steps": "messages",
+    "collective_time": "messages",
     "overlapped": "overlap",
 }
 
