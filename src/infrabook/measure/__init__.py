@@ -12,4 +12,5 @@ PRIVATE = (
     "torch.distributed._tools.fsdp2_mem_tracker",
     "torch.testing._internal.distributed.fake_pg",
     "torch.distributed._tools.fake_collectives",
+    "torch.distributed.pipelining._schedule_visualizer",
 )
