@@ -10,7 +10,7 @@ from pathlib import Path
 import infrabook
 
 SOURCE = Path(infrabook.__file__).parent
-NEEDS_MORE = {"bpe", "nn", "measure", "lab", "labfile", "site", "exercises", "explore", "explorers"}
+NEEDS_MORE = {"bpe", "nn", "measure", "lab", "labfile", "site", "exercises", "explore", "explorers", "programs"}
 
 IMPORT_ALL = """
 import importlib, json, sys, time
