@@ -25,6 +25,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "product_time": "products",
     "rounded_in_formats": "rounding",
     "quantization_error": "clipping",
+    "pipeline_step": "stages",
     "collective_steps": "messages",
     "collective_time": "messages",
     "overlapped": "overlap",

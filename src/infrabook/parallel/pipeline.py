@@ -183,12 +183,16 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
     return _alternating("GPipe", ranks, micro_batches, lambda rank: micro_batches)
 
 
-def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:
+def one_f_one_b(ranks: int, micro_batches: int, *, eager: bool = False) -> Schedule:
     """1F1B: as soon as a stage can go backward it does, so stage i never keeps more than p - i micro-batches.
 
-    Source: PipeDream-Flush, Narayanan et al., arXiv 2104.04473, 2.2.1; torch's ``Schedule1F1B``, which asks for m >= p.
+    ``eager`` runs twice as many forwards before the first backward and keeps 2(p - i) - 1, so that messages travel
+    while their receiver has other work. Sources: PipeDream-Flush, Narayanan et al., arXiv 2104.04473, 2.2.1, and
+    torch's ``Schedule1F1B``, which asks for m >= p; eager: Zhuang et al., arXiv 2211.05322.
     """
-    return _alternating("1F1B", ranks, micro_batches, lambda rank: ranks - 1 - rank)
+    factor = 2 if eager else 1
+    name = "eager 1F1B" if eager else "1F1B"
+    return _alternating(name, ranks, micro_batches, lambda rank: factor * (ranks - 1 - rank))
 
 
 def looped_bfs(ranks: int, micro_batches: int, *, chunks: int = 2) -> Schedule:
