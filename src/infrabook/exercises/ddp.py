@@ -13,7 +13,7 @@ from ..units import GB, GIB
 @exercise(
     "ddp/1",
     mistakes={
-        "that closes a bucket before it would overflow; DDP closes it after.": lambda: 7,
+        "that closes a bucket before it would overflow; DDP closes it after.": lambda: 6,
         "that fills them in the order of registration; gradients come in reverse.": lambda: len(
             ddp.buckets(_listed(), rebuilt=False)
         ),
@@ -25,7 +25,7 @@ def _buckets_by_hand() -> int:
 
 
 def _listed() -> list[ddp.Gradient]:
-    sizes = [30, 10, 10, 10, 4, 22, 1, 1, 40, 2, 2, 2, 0.5]  # MiB, in the order of registration
+    sizes = [40, 20, 20, 6, 6, 6, 6, 30, 0.5]  # MiB, in the order of registration
     return [ddp.Gradient(str(i), int(size * 2**20)) for i, size in enumerate(sizes)]
 
 
@@ -56,12 +56,16 @@ def _tokens(share: float) -> float:
 @exercise(
     "ddp/3",
     mistakes={
-        "that is every pass; no_sync leaves out all but the last.": lambda: 8 * _on_the_wire(),
+        "that is every pass; no_sync leaves out all but the last.": lambda: 8 * _wire_gb(),
         "that is the whole buffer; a ring sends 2·(n−1)/n of it.": lambda: _gradient_bytes() / GB,
-        "those are GiB.": lambda: _on_the_wire() * GB / GIB,
+        "those are GiB.": lambda: _wire_gb() * GB / GIB,
     },
 )
 def _on_the_wire() -> float:
+    return _wire_gb()
+
+
+def _wire_gb() -> float:
     return float(collectives.bytes_sent("all-reduce", size_bytes=_gradient_bytes(), ranks=4) / Fraction(GB))
 
 

@@ -27,18 +27,16 @@ ALGORITHMS = {"ring": "ring", "recursive halving and doubling": "halving-doublin
     link=Choice([link.name for link in hardware.links()]),
     latency=Number(0, 100, 0.1, unit="µs", label="latency of one message"),
     algorithm=Choice(ALGORITHMS, label="all-reduce by"),
-    first=Number.among([0, 1, 2, 4, 8, 16, 32, 64], unit="MiB", label="first bucket"),
     cap=Number.among([1, 5, 25, 50, 100, 200, 400, 800, 1600, 16_000], unit="MiB", label="bucket"),
 )
 def overlapped(
     model: str = "llama-2-7b", dtype: str = "bf16", tokens: int = 16_384, rate: int = 495, accumulation: int = 1,
-    ranks: int = 8, link: str = "infiniband-ndr", latency: float = 14.0, algorithm: str = "ring", first: int = 1,
-    cap: int = 25,
+    ranks: int = 8, link: str = "infiniband-ndr", latency: float = 14.0, algorithm: str = "ring", cap: int = 25,
 ) -> str:  # fmt: skip
     """One training step under data parallelism."""
     registered = ddp.gradients(models.get(model), dtype)
     cuts = {
-        "by bucket": ddp.buckets(registered, first_bytes=first * MIB, cap_bytes=cap * MIB),
+        "by bucket": ddp.buckets(registered, cap_bytes=None if cap * MIB == ddp.BUCKET_CAP else cap * MIB),
         "all at once": ddp.one_bucket(registered),
     }
     steps = {

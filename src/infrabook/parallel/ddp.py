@@ -67,7 +67,7 @@ def gradients(model: Transformer, dtype: str = "fp32") -> tuple[Gradient, ...]:
 
     found = shapes.shapes(model)
     inside = [shape for shape in found if shape.place == "layer"]
-    norms = [shape for shape in inside if shape.copies > 1]  # twice a layer: before attention and before the rest
+    norms = [shape for shape in inside if shape.copies > 1 for _ in range(shape.copies // 2)]  # half before each part
     others = [shape for shape in inside if shape.copies == 1]
     second = next(i for i, shape in enumerate(others) if shape.name in ("gate", "up"))
     order = [*norms, *others[:second], *norms, *others[second:]]
@@ -87,24 +87,33 @@ def _whole(value: Exact) -> int:
 
 # -- buckets -----------------------------------------------------------------------------------------------------
 def buckets(
-    registered: Sequence[Gradient], *, first_bytes: int = FIRST_BUCKET, cap_bytes: int = BUCKET_CAP,
+    registered: Sequence[Gradient],
+    *,
+    cap_bytes: int | None = None,
+    first_bytes: int | None = None,
     rebuilt: bool = True,
-) -> tuple[Bucket, ...]:  # fmt: skip
+) -> tuple[Bucket, ...]:
     """DDP's buckets in the order in which they are sent, from gradients in the order of registration.
 
     Gradients are filled in as they become ready, which is the reverse order; a bucket is closed by the gradient
-    that takes it to its limit or past it, so none is ever split. The first bucket's limit is ``first_bytes``.
+    that takes it to its limit or past it, so none is ever split. Without ``cap_bytes`` the limits are DDP's defaults,
+    1 MiB for the first bucket and 25 MiB for the others; a ``cap_bytes`` of one's own, or ``bucket_cap_mb``, holds for
+    the first too, unless ``first_bytes`` says otherwise.
     ``rebuilt`` is DDP's state from the second iteration on. Without it (``find_unused_parameters=True``) buckets
     are cut in the order of registration and sent in reverse: the small one comes last, and the largest may come first.
     Dtypes do not share a bucket.
-    Source: torch, ``csrc/distributed/c10d/reducer.cpp``, ``compute_bucket_assignment_by_size``.
+    Source: torch, ``csrc/distributed/c10d/reducer.cpp``, ``compute_bucket_assignment_by_size``, and
+    ``nn/parallel/distributed.py`` for the limits.
 
     >>> from .. import models
     >>> [bucket.nbytes for bucket in buckets(gradients(models.get("gpt2")))][:3]
     [9446400, 28351488, 28351488]
     """
-    positive("first_bytes", first_bytes, zero=True)
+    if first_bytes is None:
+        first_bytes = FIRST_BUCKET if cap_bytes is None else cap_bytes
+    cap_bytes = BUCKET_CAP if cap_bytes is None else cap_bytes
     positive("cap_bytes", cap_bytes, zero=True)
+    positive("first_bytes", first_bytes, zero=True)
     if not registered:
         raise InfrabookError("there are no gradients to put into buckets")
     done: list[list[Gradient]] = []
@@ -187,7 +196,7 @@ def step(
     >>> grads = gradients(models.get("gpt2"))
     >>> one = step(grads, buckets(grads), tokens=8192, flop_per_s=100e12, ranks=8, bandwidth_bytes_per_s=25 * 10**9)
     >>> f"{float(one.communication_s):.4f} s, {float(one.exposed_s):.4f} s exposed"
-    '0.0348 s, 0.0111 s exposed'
+    '0.0348 s, 0.0128 s exposed'
     """
     positive("tokens", tokens)
     positive("accumulation", accumulation)
