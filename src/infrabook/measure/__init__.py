@@ -10,6 +10,7 @@ PRIVATE = (
     "torch.utils._pytree",
     "torch.distributed._tools.mem_tracker",
     "torch.distributed._tools.fsdp2_mem_tracker",
+    "torch.distributed.tensor._sharding_prop",
     "torch.testing._internal.distributed.fake_pg",
     "torch.distributed._tools.fake_collectives",
     "torch.distributed.pipelining._schedule_visualizer",

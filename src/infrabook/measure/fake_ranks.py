@@ -21,6 +21,7 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -82,7 +83,7 @@ def fake_ranks(axes: Mapping[str, int], *, rank: int = 0) -> Iterator[DeviceMesh
 
     dist.init_process_group("fake", rank=rank, world_size=count, store=FakeStore())
     try:
-        with _real_mesh_arithmetic():
+        with _real_mesh_arithmetic(), _told_apart():
             yield init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
     finally:
         dist.destroy_process_group()
@@ -207,6 +208,8 @@ class _RankTracker(PhaseTracker):  # type: ignore[no-untyped-call]  # torch does
         self._peaks: dict[Phase, dict[str, int]] = {}
 
     def _track(self, reftype: Any, t: torch.Tensor) -> None:
+        if _SHAPES.asked:
+            return
         # torch calls all that the step allocates optimizer states; those that are become so when the step ends
         kept: Any = "Temp" if self.phase == "optimizer step" else reftype
         super()._track(kept, t)
@@ -246,6 +249,25 @@ def _states(update: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return update.optim if isinstance(update, ZeroRedundancyOptimizer) else update
 
 
+class _Shapes:
+    """Entered while DTensor asks for the shape of a result, on fake tensors of the global shape.
+
+    With real tensors it asks in a fake mode of its own; under ours it would be charged as if it allocated them.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+
+    def __exit__(self, *failure: object) -> None:
+        self.asked -= 1
+
+
+_SHAPES = _Shapes()
+
+
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type its subclass hook
     """Keeps what is allocated empty inside: DDP's buckets are."""
 
@@ -271,6 +293,18 @@ _hand_back.__annotations__ = {  # DDP asks for these very objects, and ours are 
     "bucket": dist.GradBucket,  # type: ignore[attr-defined]  # not in torch's stubs
     "return": torch.futures.Future[torch.Tensor],
 }
+
+
+@contextmanager
+def _told_apart() -> Iterator[None]:
+    """Inside, DTensor's questions for shapes are marked: its own lock around them is ours."""
+    before: Any = ShardingPropagator._fake_mode_lock
+    lock: Any = _SHAPES
+    ShardingPropagator._fake_mode_lock = lock
+    try:
+        yield
+    finally:
+        ShardingPropagator._fake_mode_lock = before
 
 
 @contextmanager

@@ -108,6 +108,12 @@ class _Step:
         return self.options.get("batch", 1) * self.options.get("sequence", 2048)
 
     @property
+    def stream(self) -> Fraction:
+        """Elements of the residual stream between layers: sequence parallelism divides it."""
+        split = self.rank.tensor_parallel if self.options.get("sequence_parallel", False) else 1
+        return Fraction(self.tokens * self.model.hidden, split)
+
+    @property
     def recomputes(self) -> bool:
         """Whether a layer keeps its input alone."""
         return self.options.get("recomputation", "none") == "full"
@@ -154,7 +160,7 @@ class _Step:
     def forward(self) -> Iterator[Moment]:
         """The moments of the forward pass."""
         keep = 0 if self.reshards else self.layers
-        stream = self.tokens * self.model.hidden * self.wide
+        stream = self.stream * self.wide
         first = self.output(self.layer + self.outside)
         yield self.at("gathering the first layer", *self.gathered(1), first, self.saved(0, stream), *self.tables)
         last = [*self.gathered(keep or 1), self.output(2 * self.layer), self.saved(self.layers - 1, stream)]
@@ -182,6 +188,7 @@ class _Step:
         sent = _buffer("reduce-scatter input", self.layer * self.sums, "one layer")
         running = [*self.shards(self.layer), *self.gathered(keep - 1 if keep else 1), *ahead, head, sent, *self.tables]
         yield self.at("feed-forward of a layer's backward pass", *running, *self._feed_forward())
+        yield self.at("input of the feed-forward, in a layer's backward pass", *running, *self._feed_forward_input())
         whole = _buffer("gradients of the layer, whole", self.layer * self.wide)
         kept = self.saved(self.layers - (1 if self.recomputes else 2))
         yield self.at("end of a layer's backward pass", *running, whole, kept, *self._norm())
@@ -193,30 +200,58 @@ class _Step:
         last = _buffer("gradients of the root, whole", root[0]), _buffer("reduce-scatter input", root[1])
         yield self.at("reduction of the root's gradients", *done, *last)
 
+    @property
+    def _inner(self) -> Fraction:
+        """Bytes of one tensor inside the feed-forward layer, 2·sbf, of this rank."""
+        return Fraction(self.tokens * self._ffn, self.rank.tensor_parallel) * self.wide
+
+    @property
+    def _ffn(self) -> int:
+        """Width of the feed-forward layers that a token passes through."""
+        moe = self.model.moe
+        return moe.ffn * (moe.top_k + moe.shared) if moe else self.model.ffn
+
+    @property
+    def _recomputed(self) -> Fraction:
+        """What the layer at work saves while it is recomputed."""
+        everything: Options = {**self.options, "recomputation": "none"}
+        return Fraction(one_layer(self.model, **everything).total) if self.recomputes else Fraction()
+
     def _feed_forward(self) -> list[Row]:
         """A feed-forward layer in its backward pass: what the layer saved, and what backward has made of it.
 
         The product of gate and up is gone; its gradient and those of its two factors are there, and so are the
         gradient of the residual stream and that of the down projection's weight.
         """
-        model, split = self.model, self.rank.tensor_parallel
-        everything: Options = {**self.options, "recomputation": "none"}
-        mine = Fraction(one_layer(model, **everything).total) if self.recomputes else Fraction()
-        width = model.moe.ffn * (model.moe.top_k + model.moe.shared) if model.moe else model.ffn
-        tensors, ffn = 3 if model.gated else 2, Fraction(self.tokens * width, split) * self.wide
-        stream = self.tokens * model.hidden * self.wide
+        tensors, stream = 3 if self.model.gated else 2, self.stream * self.wide
+        whole = self.tokens * self.model.hidden * self.wide
+        stream += whole if stream != whole else 0  # gathered for the down projection
+        down = Fraction(self.model.hidden * self._ffn, self.rank.tensor_parallel) * self.wide
         return [
-            self.saved(self.layers - 1, mine - ffn),
-            _buffer("gradients inside the feed-forward layer", tensors * ffn + stream, f"{tensors} × 2·sbf + 2·sbh"),
-            _buffer("gradient of the down projection", model.hidden * width * self.wide / split, "2·hf"),
+            self.saved(self.layers - 1, self._recomputed - self._inner),
+            _buffer("gradients in the feed-forward", tensors * self._inner + stream, f"{tensors} × 2·sbf + 2·sbh"),
+            _buffer("gradient of the down projection", down, "2·hf"),
+        ]
+
+    def _feed_forward_input(self) -> list[Row]:
+        """A little later: all that the feed-forward layer saved inside is gone, its weights' gradients are there.
+
+        Gate and up have each made a gradient of their input, whole on every tensor-parallel rank.
+        """
+        matrices = 3 if self.model.gated else 2
+        weights = Fraction(matrices * self.model.hidden * self._ffn, self.rank.tensor_parallel) * self.wide
+        made = (matrices - 1) * self.tokens * self.model.hidden * self.wide + self._inner + self.stream * self.wide
+        return [
+            self.saved(self.layers - 1, self._recomputed - (matrices + 1 if matrices == 3 else 2) * self._inner),
+            _buffer("gradients of the feed-forward's input", made, "2 × 2·sbh + 2·sbf + 2·sbh"),
+            _buffer("gradients of the feed-forward's weights", weights, "6·hf"),
         ]
 
     def _norm(self) -> list[Row]:
         """RMSNorm's backward pass written out: six tensors as long as the residual stream in fp32, one more not."""
         if self.options.get("rmsnorm", "fused") == "fused" or self.model.norm != "rmsnorm":
             return []
-        stream = self.tokens * self.model.hidden
-        return [_buffer("backward pass of a norm", stream * (24 + self.wide), "6 × 4·sbh + 2·sbh")]
+        return [_buffer("backward pass of a norm", self.stream * (24 + self.wide), "6 × 4·sbh + 2·sbh")]
 
 
 def _buffer(name: str, value: Exact, formula: str = "") -> Row:
