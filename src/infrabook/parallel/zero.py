@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import prod
 from typing import Unpack
 
-from .. import collectives, memory, recipes
+from .. import collectives, flops, memory, recipes, shapes
 from ..activations import Options
 from ..errors import InfrabookError
 from ..ledger import Ledger, Row, ledger
@@ -293,6 +293,75 @@ def peak(model: Transformer, sharding: Sharding, recipe: str | Recipe = "bf16-ad
     'start of the backward pass'
     """
     return max(timeline(model, sharding, recipe, **how), key=lambda moment: moment.ledger.total)
+
+
+# -- how long it takes ---------------------------------------------------------------------------------------
+
+
+def step_time(
+    model: Transformer,
+    sharding: Sharding,
+    *,
+    flop_per_s: Exact | float,
+    link: str,
+    across: str = "",
+    ranks_per_node: int = 0,
+    weights: str = "bf16",
+    gradients: str = "bf16",
+    batch: int = 1,
+    sequence: int = 2048,
+    recomputation: flops.Recomputation = "none",
+) -> Ledger:
+    """Seconds of a step on one rank, in order, with communication hidden as far as it can be at best.
+
+    Every layer and the rest are units. Gathering for forward hides behind forward, all but the first unit's;
+    gathering for backward and reducing hide behind backward, all but the last unit's reduction. What stages 1 and 2
+    gather after the update hides behind nothing. Ranks of a shard group fill nodes of ``ranks_per_node`` with
+    ``link`` inside, and one port of ``across`` each between nodes; replicas of a shard stand on different nodes
+    if a shard group fills one. Collectives are rings, and hierarchical where they leave a node. Left out: the
+    optimizer's own time, and whatever else shares the wires. A lower bound, then; ``ddp`` says what is lost.
+    """
+    work = flops.training(model, batch=batch, sequence=sequence, recomputation=recomputation)
+    rate = Fraction(exact(flop_per_s))
+    forward = Fraction(work["forward"]) / rate
+    backward = Fraction(work.total) / rate - forward
+    rest = shapes.elements(model, wanted=lambda shape: shape.place != "layer")
+    layer = Fraction(shapes.elements(model) - rest, model.layers)
+
+    def unit(op: str, elements: Exact, dtype: str, ranks: int, spread: bool) -> Fraction:
+        size = exact(Fraction(elements) * recipes.bytes_of(dtype))
+        if spread:  # one rank in each node
+            return collectives.time_s(op, size_bytes=size, ranks=ranks, link=across)
+        if not ranks_per_node or ranks <= ranks_per_node:
+            return collectives.time_s(op, size_bytes=size, ranks=ranks, link=link)
+        return collectives.time_s(
+            op, size_bytes=size, ranks=ranks, link=link, algorithm="hierarchical", ranks_per_node=ranks_per_node,
+            across=across,
+        )  # fmt: skip
+
+    def all_units(op: str, dtype: str, ranks: int, spread: bool = False, part: int = 1) -> tuple[Fraction, Fraction]:
+        """All units, and the rest's alone, which is first in forward and last in backward."""
+        one, last = (unit(op, Fraction(size) / part, dtype, ranks, spread) for size in (layer, rest))
+        return model.layers * one + last, last
+
+    n, stage = sharding.ranks, sharding.stage
+    reduced, last = all_units("all-reduce" if stage == 0 else "reduce-scatter", gradients, n)
+    if sharding.replicas > 1:
+        far = bool(across) and bool(ranks_per_node) and sharding.data_parallel > ranks_per_node
+        more, end = all_units("all-reduce", gradients, sharding.replicas, far, n)
+        reduced, last = reduced + more, last + end
+    gathered, first = all_units("all-gather", weights, n) if stage else (Fraction(), Fraction())
+    again = gathered if stage == 3 and sharding.reshard_after_forward else Fraction()
+    before, after = (gathered, Fraction()) if stage == 3 else (Fraction(), gathered)
+    rows = [
+        Row("waiting for the first weights", exact(max(before - forward, first if before else Fraction())),
+            "communication"),
+        Row("forward", exact(forward), "forward"),
+        Row("backward", exact(backward), "backward"),
+        Row("waiting in and after backward", exact(max(again + reduced - backward, last)), "communication"),
+        Row("gathering updated weights", exact(after), "communication"),
+    ]  # fmt: skip
+    return ledger(f"{model.name}: one step, {sharding.name}", rows, unit="s")
 
 
 def _degrees(options: Options) -> dict[str, int]:
