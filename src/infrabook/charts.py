@@ -95,7 +95,7 @@ def stacked_bars(
 
 
 class Span(NamedTuple):
-    """A stretch of time in a row of ``gantt``: ``kind`` is one of ``palette.PHASES``.
+    """A stretch of a row of ``gantt``: ``kind`` is one of ``palette.PHASES``; of ``palette.KINDS`` if the axis is bytes.
 
     ``tone`` from 0 (the kind's own colour) to 1 (white) tells parts of one kind apart, such as a rank's stages.
     """
@@ -118,8 +118,11 @@ def gantt(
     unit: str = "",
     end: Exact | float = 0,
     height: int = 22,
+    rest: str = "idle",
 ) -> str:
     """Rows of spans over one axis of time from 0 to ``end`` (at least the last span's end); idle time is hatched.
+
+    ``rest`` is what the hatched ground means, where the axis is no time.
 
     HTML around one SVG a row, so that words keep their size on a phone; a label that does not fit is left out.
     ``unit`` stands at the axis; ``title`` says the finding to those who cannot see it.
@@ -142,9 +145,10 @@ def gantt(
         f"{_dense(row, last) if dense else _spans(row, last, height, needed)}</svg></div>"
         for name, row in rows
     ]
-    kinds = [kind for kind in palette.PHASES if kind != "idle" and any(span.kind == kind for span in spans)]
-    words = "".join(f"<span>{swatch(kind, palette.PHASES)}{escape(palette.label(kind))}</span>" for kind in kinds)
-    words += '<span><span class="swatch gantt-idle" aria-hidden="true"></span>idle</span>'
+    every = palette.KINDS | palette.PHASES
+    kinds = [kind for kind in every if kind != "idle" and any(span.kind == kind for span in spans)]
+    words = "".join(f"<span>{swatch(kind, every)}{escape(palette.label(kind))}</span>" for kind in kinds)
+    words += f'<span><span class="swatch gantt-idle" aria-hidden="true"></span>{escape(rest)}</span>'
     side = f"--gantt-name:{0.56 * longest + 0.5:.1f}em" if longest <= 12 else "--gantt-name:100%"
     return (
         f'<div class="gantt" role="img" aria-label="{escape(title)}" style="{side}">{"".join(drawn)}'

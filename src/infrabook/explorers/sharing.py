@@ -16,7 +16,7 @@ from ..parallel import zero
 from ..parallel.zero import Sharding
 from ..units import GB, percent, show
 from .ledger import GPUS
-from .views import an, legend, plain
+from .views import an, plain
 
 WAYS = {
     "DDP": "ddp", "ZeRO-1": "1", "ZeRO-2": "2", "ZeRO-3 (FSDP2)": "3", "FSDP2, weights kept after forward": "kept",
@@ -86,10 +86,8 @@ def who_keeps_what(
         f"{escape(worst[way].name)}. <b>{verdict}. A step takes {plain(ms[way])} ms, "
         f"{percent(waits, time.total)} of it waiting for other ranks.</p>"
         f'<p class="meter-title">Memory of one rank, GB</p>{_memory(worst, float(card.memory_bytes / GB))}'
-        + legend(KINDS)
-        + f'<p class="meter-title">One step, ms</p>{_time(times)}'
-        + legend(("forward", "backward", "communication"))
-        + f'<p class="explorer-note">Sent by one rank in a step: '
+        f'<p class="meter-title">One step, ms</p>{_time(times)}'
+        f'<p class="explorer-note">Sent by one rank in a step: '
         f"{_sent(shape, sharding(way, ranks, node))}. Waiting is at its least: whatever can hide, hides.</p>"
     )
 
@@ -105,7 +103,8 @@ def _memory(worst: dict[str, Moment], capacity: float) -> str:
             at += size
         rows.append((SHORT[each], spans))
     said = "; ".join(f"{SHORT[each]} {show(one.ledger.total)}" for each, one in worst.items())
-    return gantt(rows, title=said, unit="GB", end=capacity)
+    fits = all(one.ledger.total <= capacity * GB for one in worst.values())
+    return gantt(rows, title=said, unit="GB", end=capacity, rest="free on the card" if fits else "not needed")
 
 
 def _time(times: dict[str, Ledger]) -> str:
