@@ -95,7 +95,7 @@ def stacked_bars(
 
 
 class Span(NamedTuple):
-    """A stretch of a row of ``gantt``: ``kind`` is one of ``palette.PHASES``; of ``palette.KINDS`` if the axis is bytes.
+    """A stretch of a row of ``gantt``: ``kind`` is one of ``palette.PHASES``, or of ``KINDS`` on an axis of bytes.
 
     ``tone`` from 0 (the kind's own colour) to 1 (white) tells parts of one kind apart, such as a rank's stages.
     """
