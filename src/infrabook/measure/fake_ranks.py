@@ -113,31 +113,26 @@ def training_step(
         with _Allocations() as allocations:
             net = wrap(whole, mesh)
         update = optimizer(net.parameters())
+        for parameter in net.parameters():  # a first step makes the optimizer's states; DDP can run but one pass here,
+            parameter.grad = torch.zeros_like(parameter)  # since before its second it rebuilds buckets from real data
+        update.step()
+        update.zero_grad()
         ids, targets = (torch.randint(0, model.vocab, (batch, sequence)) for _ in range(2))
-        replicated = isinstance(net, DistributedDataParallel)
         tracker = _tracker(net, update, (ids, targets))
-        if replicated:  # its second iteration rebuilds the buckets from real data: make the states without a first
+        if isinstance(net, DistributedDataParallel):
             for bucket in allocations.empty:
                 tracker._update_and_maybe_create_winfos(bucket, BUCKET)
-            for parameter in net.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+        with tracker:
+            tracker.phase = "forward"
+            loss = net(ids, targets)
+            forward = tracker.account("after the forward pass")
+            tracker.phase = "backward"
+            loss.backward()
+            backward = tracker.account("after the backward pass")
+            tracker.phase = "optimizer step"
             update.step()
             update.zero_grad()
-            tracker.track_external(_states(update))
-        with tracker:
-            for _ in range(1 if replicated else 2):
-                tracker.start_again()
-                tracker.phase = "forward"
-                loss = net(ids, targets)
-                forward = tracker.account("after the forward pass")
-                tracker.phase = "backward"
-                loss.backward()
-                backward = tracker.account("after the backward pass")
-                tracker.phase = "optimizer step"
-                update.step()
-                update.zero_grad()
-                del loss
-                tracker.reset_mod_stats()
+            del loss
             rest = tracker.account("between two steps")
         peak = tracker.account("at the peak", "peak")
         return RankMemory(forward, backward, rest, peak, tracker.peak_phase, tracker.by_phase())
@@ -220,12 +215,6 @@ class _RankTracker(PhaseTracker):  # type: ignore[no-untyped-call]  # torch does
             if now["Total"] > self._peaks.get(self.phase, {}).get("Total", 0):
                 self._peaks[self.phase] = dict(now)
 
-    def start_again(self) -> None:
-        """Forget all peaks: only the last step counts."""
-        self._peak_mem.clear()
-        self._peak_mem_snap.clear()
-        self._peaks.clear()
-
     def by_phase(self) -> dict[Phase, Ledger]:
         """The peak of each phase."""
         return {phase: self.charged(f"peak of the {phase}", [found]) for phase, found in self._peaks.items()}
@@ -241,7 +230,7 @@ def _tracker(net: nn.Module, update: torch.optim.Optimizer, inputs: tuple[torch.
         tracker.track_inputs(inputs)
         return tracker
     plain = _RankTracker()
-    plain.track_external(net, *inputs)
+    plain.track_external(net, _states(update), *inputs)
     return plain
 
 
