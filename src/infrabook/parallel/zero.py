@@ -7,7 +7,7 @@ at each moment of a step. Nothing here divides activations: they belong to the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Unpack
@@ -144,6 +144,20 @@ def whole_tensors(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     return owned
 
 
+def owned(model: Transformer, *, ranks: int, rank: int) -> int:
+    """Parameters of ``model`` that ``rank`` updates if whole tensors have owners.
+
+    >>> from .. import models
+    >>> shares = [owned(models.get("llama-2-7b"), ranks=8, rank=rank) for rank in range(8)]
+    >>> sum(shares), f"{8 * max(shares) / sum(shares):.3f}"
+    (6738415616, '1.010')
+    """
+    sizes = [shape.elements for shape in shapes.shapes(model) for _ in range(shape.count)]
+    if not 0 <= rank < ranks:
+        raise InfrabookError(f"rank {rank} does not exist: {ranks} ranks are counted from 0")
+    return sum(sizes[index] for index in whole_tensors(sizes, ranks)[rank])
+
+
 def rows_of(rows: int, *, ranks: int, rank: int) -> int:
     """How many of a tensor's ``rows`` (its first dimension) FSDP2 gives to ``rank``: as torch.chunk cuts.
 
@@ -250,12 +264,14 @@ def timeline(
     reduced: str = "bf16",
     bucket_views: bool = True,
     root_reshards: bool = True,
+    owner: int | None = None,
     **options: Unpack[Options],
 ) -> tuple[Moment, ...]:
     """What one rank holds at the moments of a step that can be its peak.
 
     Stages 0 and 1 are DDP: ``memory.timeline``, and buckets as large as all gradients, which exist from the first
     moment to the last; with ``bucket_views`` the gradients are views of them. Stage 2 and one rank add nothing.
+    ``owner``: the rank whose states count where whole tensors have owners (``whole_tensors``); even shares without.
 
     Stage 3 is FSDP2: ``fsdp.moments``, which says what ``gathered``, ``reduced`` and ``root_reshards`` are.
     """
@@ -272,12 +288,22 @@ def timeline(
         return plain
     buckets = recipes.states(model, recipe, **_degrees(options)).of("gradients")
     whole = Row("gradient buckets", buckets, "gradients", "as large as all gradients")
+    uneven = Fraction(1)
+    if owner is not None and sharding.stage == 1:
+        uneven = Fraction(owned(model, ranks=sharding.ranks, rank=owner) * sharding.ranks, shapes.elements(model))
     return tuple(
         Moment(
             moment.name,
             ledger(
                 moment.ledger.title,
-                [*(row for row in moment.ledger if not (bucket_views and row.kind == "gradients")), whole],
+                [
+                    *(
+                        replace(row, value=exact(row.value * (uneven if row.kind == "optimizer" else 1)))
+                        for row in moment.ledger
+                        if not (bucket_views and row.kind == "gradients")
+                    ),
+                    whole,
+                ],
             ),
         )
         for moment in plain
