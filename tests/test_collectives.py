@@ -9,6 +9,7 @@ import pytest
 
 from infrabook import collectives, hardware
 from infrabook.errors import InfrabookError
+from infrabook.explore import load
 
 ALPHA, BETA = Fraction(7, 10**6), Fraction(10**9)
 
@@ -204,3 +205,36 @@ def test_a_plan_that_sends_what_a_rank_lacks_is_refused() -> None:
     adding = collectives.Plan("broadcast", "mine", 2, 1, ((collectives.Send(0, 1, (0,), True),),))
     with pytest.raises(InfrabookError, match="rank 1 would add chunk 0 to nothing"):
         collectives.run(adding, [[1.0]] * 2)
+
+
+def test_the_explorer_of_steps_counts_what_the_plan_sends() -> None:
+    explorer = load("collective_steps")
+    for op in collectives.OPS:
+        for name, ops in collectives.ALGORITHMS.items():
+            for ranks in (2, 4, 8):
+                if op in ops:
+                    pieces = (
+                        4 if name == "ring" and op in ("broadcast", "reduce") else 2 if name == "double-tree" else 1
+                    )
+                    each = 2 if name == "hierarchical" else 0
+                    plan = collectives.plan(op, ranks=ranks, algorithm=name, pieces=pieces, ranks_per_node=each)
+                    view = explorer(op=op, algorithm=name, ranks=ranks, done=24)
+                    assert f'data-value="{max(plan.sent(1))}"' in view, (op, name, ranks)
+    with pytest.raises(InfrabookError, match="nodes of 2 do not divide 5 ranks"):
+        explorer(algorithm="hierarchical", ranks=5)
+    with pytest.raises(InfrabookError, match="tree does not do all-gather"):
+        explorer(op="all-gather", algorithm="tree")
+
+
+def test_the_explorer_of_times_shows_the_least_of_the_librarys() -> None:
+    explorer = load("collective_time")
+    given = {"size_bytes": 2**20, "ranks": 64, "link": "nvlink4", "ranks_per_node": 8, "across": "infiniband-ndr"}
+    least = min(
+        float(collectives.time_s("all-reduce", algorithm=name, **given, pieces=pieces))
+        for name in collectives.ALGORITHMS
+        if "all-reduce" in collectives.ALGORITHMS[name]
+        for pieces in ((1, 2, 4, 8, 16, 32) if name == "double-tree" else (1,))
+    )
+    assert f'data-value="{least:.9g}"' in explorer()
+    with pytest.raises(InfrabookError, match="a node of 16 ranks is larger than the group of 8"):
+        explorer(ranks=8, each=16)

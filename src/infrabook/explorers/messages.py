@@ -20,9 +20,9 @@ NAMES = {
     "tree": "tree",
     "double-tree": "double tree",
     "halving-doubling": "halving and doubling",
-    "doubling": "doubling, all of it",
-    "scatter-gather": "in two halves, by parts",
-    "hierarchical": "hierarchical, 2 ranks a node",
+    "doubling": "doubling, the whole buffer",
+    "scatter-gather": "scatter and gather",
+    "hierarchical": "hierarchical, nodes of 2",
 }
 PIECES = 4  # of a chain or of half a double tree, where steps are shown
 
@@ -48,8 +48,8 @@ def collective_steps(op: str = "all-reduce", algorithm: str = "ring", ranks: int
     words = number(_share(sent), sent)
     answer = f"After {shown} of {len(plan.steps)} steps the busiest rank has sent {words} of the buffer."
     return (
-        f'<p class="explorer-answer">{answer}</p>{_grid(plan, before, state, following)}'
-        f'<p class="explorer-note">{escape(_remark(plan, state, shown))}</p>'
+        f'<p class="explorer-answer">{answer}</p><div class="chunks-room">{_grid(plan, before, state, following)}</div>'
+        f'<p class="explorer-note explorer-tips">{escape(_remark(plan, shown))}</p>'
     )
 
 
@@ -109,7 +109,7 @@ def _grid(
     what = "from or to rank" if plan.op == "all-to-all" else "chunk"
     return (
         f'<table class="ledger chunks"><caption>What each rank holds</caption><thead><tr><th scope="col">rank</th>'
-        f'<th scope="colgroup" colspan="{columns}">{what}</th><th scope="col">sends next</th></tr>'
+        f'<th scope="colgroup" colspan="{columns}">{what}</th><th scope="col">sends next, to rank</th></tr>'
         f"<tr><td></td>{head}<td></td></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
 
@@ -131,7 +131,9 @@ def _cell(
 def _whose(value: float, ranks: int) -> str:
     """The ranks whose parts a sum has."""
     parts = [str(rank) for rank in range(ranks) if int(value) >> rank & 1]
-    return "all" if len(parts) == ranks else "+".join(parts) if len(parts) < 4 else f"{len(parts)} of {ranks}"
+    if len(parts) == ranks:
+        return "all"
+    return f"{len(parts)}/{ranks}" if len(parts) > 3 else ("+" if ranks <= 4 else "").join(parts)
 
 
 def _complete(plan: collectives.Plan, state: list[collectives.Chunks], rank: int, column: int) -> bool:
@@ -149,12 +151,12 @@ def _complete(plan: collectives.Plan, state: list[collectives.Chunks], rank: int
 def _message(plan: collectives.Plan, send: collectives.Send) -> str:
     chunks = send.chunks
     if plan.op == "all-to-all":
-        return f"to {send.target}"
+        return f"→ {send.target}"
     span = f"{chunks[0]}" if len(chunks) == 1 else ", ".join(map(str, chunks)) if len(chunks) < 4 else "all"
-    return f"{span} to {send.target}"
+    return f"{span} → {send.target}"
 
 
-def _remark(plan: collectives.Plan, state: list[collectives.Chunks], shown: int) -> str:
+def _remark(plan: collectives.Plan, shown: int) -> str:
     n = plan.ranks
     if plan.op == "all-reduce" and plan.algorithm in ("ring", "halving-doubling", "hierarchical"):
         half = len(plan.steps) // 2
@@ -163,9 +165,14 @@ def _remark(plan: collectives.Plan, state: list[collectives.Chunks], shown: int)
                 f"Half way. Every rank holds one finished chunk: this is what a reduce-scatter gives. An optimizer "
                 f"could update 1/{n} of the weights here; what follows is an all-gather."
             )
-        return "Adding up to the middle, passing on after it." if shown < half else "Nothing is added any more."
+        parts = "" if n <= 4 else " 023 is the sum of the parts of ranks 0, 2 and 3, 5/8 that of five."
+        return "Adding up to the middle, passing on after it." + parts if shown < half else "Nothing is added any more."
     if plan.op == "all-reduce":
-        return "No rank holds the sum of a single chunk of its own on the way, so no other operation hides in this one."
+        return {
+            "tree": "A reduce to rank 0, then a broadcast from it: half way, one rank has everything.",
+            "double-tree": "Half of the chunks go up and down one tree, half the other, two pieces each.",
+            "doubling": "Each rank exchanges all it has with another and adds: few steps, many bytes.",
+        }[plan.algorithm]
     if plan.op == "all-to-all":
         return "Each rank has a part for every other; its own stays. Nothing is added and nothing can be passed on."
     if plan.op == "reduce":
@@ -210,16 +217,16 @@ def collective_time(
     longest = max(here.values())
     rows = "".join(
         f'<tr><th scope="row"><span class="swatch" style="background:{COLOURS[name]}" aria-hidden="true"></span>'
-        f'{escape(_name(name))}</th><td class="bar"><i style="width:{100 * seconds / longest:.2f}%"></i></td>'
-        f'<td class="amount">{_time(seconds)}</td></tr>'
-        for name, seconds in here.items()
+        f'{escape(_name(name))}</th><td class="bar"><i style="width:{100 * here.get(name, 0) / longest:.2f}%"></i></td>'
+        f'<td class="amount">{_time(here[name]) if name in here else "–"}</td></tr>'
+        for name in NAMES  # all of them, so that the table keeps its height
     )
     return (
         f'<p class="explorer-answer">{number(_time(here[best]), f"{here[best]:.9g}")} by {escape(_name(best))}, '
         f"for {_size(size)} among {ranks} ranks.</p>"
         f'<table class="ledger shares"><caption>Time by algorithm</caption><tbody>{rows}</tbody></table>'
         f"{_chart(curves, size)}"
-        f'<p class="explorer-note">{escape(_ranges(curves))}</p>'
+        f'<p class="explorer-note explorer-tips">{escape(_ranges(curves))}</p>'
     )
 
 
