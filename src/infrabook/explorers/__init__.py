@@ -29,6 +29,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "collective_steps": "messages",
     "collective_time": "messages",
     "overlapped": "overlap",
+    "layout_search": "search",
     "who_keeps_what": "sharing",
 }
 
