@@ -21,7 +21,15 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -187,6 +195,35 @@ def sharded(
         return module
 
     return wrap
+
+
+def tensor_parallel_and_sharded(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Llama under tensor parallelism with sequence parallelism over the axis "tp", FSDP2 in mixed precision over "dp".
+
+    The logits stay divided by the vocabulary: measure it inside ``loss_parallel()``.
+    """
+    whole, by_length = Replicate(), Shard(1)
+    ends = {
+        "embedding": RowwiseParallel(input_layouts=whole, output_layouts=by_length),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=by_length, output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(module, mesh["tp"], ends)
+    layer: dict[str, Any] = {
+        "attention_norm": SequenceParallel(),
+        "attention": PrepareModuleInput(
+            input_layouts=(by_length, None, None), desired_input_layouts=(whole, None, None)
+        ),
+        "ffn_norm": SequenceParallel(),
+        "ffn": PrepareModuleInput(input_layouts=(by_length,), desired_input_layouts=(whole,)),
+    }
+    for name in ("attention.query", "attention.key", "attention.value", "ffn.gate", "ffn.up"):
+        layer[name] = ColwiseParallel()
+    for name in ("attention.output", "ffn.down"):
+        layer[name] = RowwiseParallel(output_layouts=by_length)
+    for block in module.get_submodule("layers").children():
+        parallelize_module(block, mesh["tp"], layer)
+    return sharded(axes=("dp",), mixed=True)(module, mesh)
 
 
 # -- the trackers --------------------------------------------------------------------------------------------

@@ -186,6 +186,7 @@ class _Step:
         yield self.moment("start of the backward pass", *self.gathered(keep), *ahead)
         head = _buffer("gradients of head and final norm, whole", self.late * self.wide)
         sent = _buffer("reduce-scatter input", self.layer * self.sums, "one layer")
+        ahead = ahead if self.layers > 2 else []  # with two layers nothing is left to fetch
         running = [*self.shards(self.layer), *self.gathered(keep - 1 if keep else 1), *ahead, head, sent, *self.tables]
         yield self.at("feed-forward of a layer's backward pass", *running, *self._feed_forward())
         yield self.at("input of the feed-forward, in a layer's backward pass", *running, *self._feed_forward_input())
