@@ -113,7 +113,7 @@ def test_axes_stay_inside_a_node_while_they_divide_it() -> None:
 
 
 def test_a_slower_network_never_helps_and_hurts_gradients() -> None:
-    slow = replace(cluster(512), across=hardware.link("infiniband-hdr"))
+    slow = replace(cluster(512), across=replace(NDR, gbit_per_s_per_lane=10))
     for one in (Layout(64, 8), Layout(8, 8, 8), Layout(512, zero=3)):
         quick, late = (layout.forecast(JOB, where, one) for where in (cluster(512), slow))
         assert late.step_s > quick.step_s

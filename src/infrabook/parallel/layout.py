@@ -285,7 +285,7 @@ class _Pieces:
             return (float(found.total) - head) / model.layers / rate, core / model.layers / rate, head / rate
 
         @cache
-        def exchange(op: str, size: int, ranks: int, link: str) -> float:
+        def exchange(op: str, size: int, ranks: int, link: hardware.Link) -> float:
             """Seconds of a collective, by the quicker of a ring and recursive halving."""
             if ranks == 1 or size == 0:
                 return 0.0
@@ -376,17 +376,17 @@ def _seconds(pieces: _Pieces, layout: Layout) -> dict[str, float]:
 
     width = 2 * b * (job.sequence // c) * m.hidden  # bytes of one activation of the residual stream
     passes = 6 if layout.recomputation == "full" else 4
-    tensor = slow_layers * passes * pieces.exchange("all-reduce", width, t, links["tensor"].name)
+    tensor = slow_layers * passes * pieces.exchange("all-reduce", width, t, links["tensor"])
 
     keys = 2 * 2 * b * job.sequence * m.kv_heads * m.head_dim // t
     context = slow_layers * (3 if layout.recomputation != "full" else 4) * pieces.exchange(
-        "all-gather", keys, c, links["context"].name
+        "all-gather", keys, c, links["context"]
     )  # fmt: skip
 
     expert = 0.0
     if layout.expert > 1 and m.moe is not None:
         sent = width * m.moe.top_k // t
-        expert = 4 * slow_layers * pieces.exchange("all-to-all", sent, layout.expert, links["data"].name)
+        expert = 4 * slow_layers * pieces.exchange("all-to-all", sent, layout.expert, links["data"])
 
     message = 0.0
     if p > 1:
@@ -401,17 +401,17 @@ def _seconds(pieces: _Pieces, layout: Layout) -> dict[str, float]:
     group = layout.data * c
     gradient = pieces.per_parameter["gradients"]
     weight = pieces.per_parameter["weights"]
-    link_name = links["data"].name
+    across = links["data"]
     backward = 2 / 3 * compute + again
     if layout.zero == 3:
-        gathers = pieces.exchange("all-gather", int(weight * held), group, link_name)
-        reduces = pieces.exchange("reduce-scatter", int(gradient * held), group, link_name)
+        gathers = pieces.exchange("all-gather", int(weight * held), group, across)
+        reduces = pieces.exchange("reduce-scatter", int(gradient * held), group, across)
         exposed = count * max(0.0, 2 * gathers + reduces - pieces.overlap * (every - tensor))
     else:
-        wanted = pieces.exchange("all-reduce", int(gradient * held), group, link_name)
+        wanted = pieces.exchange("all-reduce", int(gradient * held), group, across)
         if layout.zero:
-            wanted = pieces.exchange("reduce-scatter", int(gradient * held), group, link_name)
-            wanted += pieces.exchange("all-gather", int(weight * held), group, link_name)
+            wanted = pieces.exchange("reduce-scatter", int(gradient * held), group, across)
+            wanted += pieces.exchange("all-gather", int(weight * held), group, across)
         hidden = pieces.overlap * backward / (p if p > 1 else 1)
         exposed = max(0.0, wanted - hidden)
     owned = held / group if layout.zero else held
