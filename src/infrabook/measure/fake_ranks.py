@@ -55,7 +55,7 @@ WORDS = {  # the trackers' words, and one of ours -> (row, kind)
     "Unsharded Grad": ("gradients of gathered parameters", "buffers"),
     "All Gather": ("all-gather output", "buffers"),
     "Reduce Scatter": ("reduce-scatter input", "buffers"),
-    BUCKET: ("gradient buckets", "buffers"),
+    BUCKET: ("gradient buckets", "gradients"),
     "Temp": ("temporaries", "buffers"),
     "Buffer": ("module buffers", "buffers"),
     "Other": ("inputs", "buffers"),
