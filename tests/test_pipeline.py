@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
+import torch
 
-from infrabook import activations
+from infrabook import activations, models
 from infrabook.errors import InfrabookError
 from infrabook.measure import pipelining
 from infrabook.measure.ranks import launch
+from infrabook.measure.saved import fake_tensors
+from infrabook.nn.transformer import GPTBlock
 from infrabook.parallel import pipeline
 from infrabook.parallel.pipeline import Action, Times
 from infrabook.programs.pipeline_parallel import ROWS, step
@@ -309,3 +313,47 @@ def test_chart_shows_every_action_and_tells_stages_apart() -> None:
 
 def test_an_action_reads_as_torch_writes_it() -> None:
     assert str(Action.read("12I7")) == "12I7"
+
+
+# -- published tables -----------------------------------------------------------------------------------------------
+PROFILED = {  # Qi et al., arXiv 2401.10241, table 9: (p, m): F, B, W and message in ms
+    (8, 24): (18.522, 18.086, 9.337, 0.601), (16, 48): (11.347, 11.248, 8.132, 0.377),
+    (32, 96): (10.419, 10.207, 7.715, 0.408),
+}  # fmt: skip
+BUBBLE_RATES = {  # table 5: 1F1B, ZB-H1, ZB-H2
+    (8, 24): (0.2431, 0.1585, 0.1083), (16, 48): (0.2552, 0.1397, 0.0672), (32, 96): (0.2646, 0.1421, 0.0641),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", PROFILED)
+def test_zero_bubble_papers_table_5(size: tuple[int, int]) -> None:
+    *passes, message = PROFILED[size]
+    times = Times(*passes, message=message)
+    builders = (pipeline.one_f_one_b, pipeline.zb_h1, pipeline.zb_h2)
+    rates = [round(float(pipeline.simulate(build(*size), times).bubble_of_span), 4) for build in builders]
+    assert rates == list(BUBBLE_RATES[size])
+
+
+def test_messages_that_1f1b_waits_for() -> None:
+    """2(p - 1)m/p + 2(p - 2): p micro-batches under way share the messages of their round trip."""
+    unit = Fraction(1, 100)
+    for p, m in ((2, 4), (4, 16), (8, 32)):
+        waited = {}
+        for eager in (False, True):
+            schedule = pipeline.one_f_one_b(p, m, eager=eager)
+            slow, fast = (pipeline.simulate(schedule, Times(message=t)).makespan for t in (unit, 0))
+            waited[eager] = (slow - fast) / unit
+        assert waited == {False: Fraction(2 * (p - 1) * m, p) + 2 * (p - 2), True: 2 * (p - 1)}
+
+
+def test_halves_of_a_gpt_3_layers_backward_are_the_papers() -> None:
+    """Table 1's FLOP to the last one, by PyTorch's counter. Its bytes hold for F; PyTorch frees nothing after I."""
+    shape = replace(models.get("gpt2"), hidden=12_288, heads=96, kv_heads=96, head_dim=128, ffn=4 * 12_288)
+    with fake_tensors(torch.bfloat16):
+        found = pipelining.halves(GPTBlock(shape), torch.empty(1, 2048, 12_288))
+    paper = pipeline.gpt_passes(hidden=12_288, heads=96, sequence=2048)
+    assert (found.forward, found.input_gradient, found.weight_gradient) == paper[:3]
+    sbh = 2048 * 12_288
+    assert found.saved == pytest.approx(paper.activations, rel=0.002)
+    assert found.saved - found.saved_after_input == sbh, "one dropout mask"
+    assert found.gradients_held == 22 * sbh

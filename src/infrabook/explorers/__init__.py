@@ -26,6 +26,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "rounded_in_formats": "rounding",
     "quantization_error": "clipping",
     "pipeline_step": "stages",
+    "pipeline_schedule": "schedules",
     "collective_steps": "messages",
     "collective_time": "messages",
     "overlapped": "overlap",

@@ -13,5 +13,6 @@ PRIVATE = (
     "torch.distributed.tensor._sharding_prop",
     "torch.testing._internal.distributed.fake_pg",
     "torch.distributed._tools.fake_collectives",
+    "torch.distributed.pipelining._backward",
     "torch.distributed.pipelining._schedule_visualizer",
 )

@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -106,3 +115,75 @@ def _wrap(stage: Any, log: Log, seconds: float) -> None:
     stage.forward_one_chunk = forward_one_chunk
     stage.backward_one_chunk = backward_one_chunk
     stage.backward_weight_one_chunk = backward_weight_one_chunk
+
+
+# -- a backward pass in two halves --------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Halves:
+    """FLOP of a stage's three passes as PyTorch counts them, and bytes that are alive between them."""
+
+    forward: int
+    input_gradient: int
+    weight_gradient: int
+    saved: int  # by autograd, after the forward pass
+    saved_after_input: int  # of these, after the gradient of the input has been computed
+    gradients_held: int  # beside them, for the gradients of the weights
+
+
+def halves(stage: nn.Module, inputs: torch.Tensor) -> Halves:
+    """``stage``'s forward pass and the two halves of its backward as PyTorch's zero-bubble schedules run them.
+
+    Works on fake tensors too. FLOP and bytes are counted in two runs: the counter's hooks would keep tensors alive.
+    Source: ``torch.distributed.pipelining._backward``.
+    """
+    inputs = inputs.detach().requires_grad_()
+    with FlopCounterMode(display=False) as forward:
+        outputs = stage(inputs)
+    with FlopCounterMode(display=False) as input_gradient:
+        _, groups = stage_backward_input([outputs], [torch.ones_like(outputs)], [inputs], stage.parameters())
+    with FlopCounterMode(display=False) as weight_gradient:
+        stage_backward_weight(stage.parameters(), groups)
+    kept, after_input, held = _alive(stage, inputs.detach().requires_grad_())
+    return Halves(
+        forward.get_total_flops(), input_gradient.get_total_flops(), weight_gradient.get_total_flops(), kept,
+        after_input, held,
+    )  # fmt: skip
+
+
+def _alive(stage: nn.Module, inputs: torch.Tensor) -> tuple[int, int, int]:
+    """Bytes: saved by the forward pass, of these alive after I, and held beside them for W."""
+    alive: dict[int, tuple[int, int]] = {}
+    weights = {parameter.untyped_storage()._cdata for parameter in stage.parameters()}
+
+    def pack(tensor: torch.Tensor) -> _Box:
+        box, storage = _Box(tensor), tensor.untyped_storage()
+        if storage._cdata not in weights:
+            alive[id(box)] = (storage._cdata, storage.nbytes())
+            weakref.finalize(box, alive.pop, id(box), None)
+        return box
+
+    def saved() -> int:
+        gc.collect()
+        return sum(dict(alive.values()).values())
+
+    with saved_tensors_hooks(pack, lambda box: box.tensor):
+        outputs = stage(inputs)
+    kept = saved()
+    _, groups = stage_backward_input([outputs], [torch.ones_like(outputs)], [inputs], stage.parameters())
+    del outputs
+    return kept, saved(), _bytes([group.get("grads", ()) for group in groups])
+
+
+class _Box:
+    """A saved tensor in a box whose end can be noticed."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def _bytes(tree: Any) -> int:
+    storages = {leaf.untyped_storage()._cdata: leaf.untyped_storage().nbytes()
+                for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)}  # fmt: skip
+    return sum(storages.values())

@@ -25,6 +25,7 @@ from ..units import Exact, exact, positive
 WORDS = {"F": "forward", "B": "backward", "I": "backward by input", "W": "backward by weight"}
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}  # in ``palette.PHASES``
 Row = tuple["Action", ...]
+Result = tuple[bool, int, int]  # whether of a forward, stage, micro-batch
 MOST = 400_000  # actions; more would keep a reader's browser busy for long
 
 
@@ -168,7 +169,7 @@ def check(schedule: Schedule) -> None:
             if done not in ({"F", "B"}, {"F", "I", "W"}):
                 lacks = "F" if "F" not in done else "W" if "I" in done else "B"
                 raise InfrabookError(f"rank {schedule.placement[stage]} never runs {stage}{lacks}{micro_batch}")
-    for _ in _run(schedule, lambda group: 1, 0):
+    for _ in _run(schedule, lambda group: 1, 0, needs):
         pass
 
 
@@ -590,11 +591,15 @@ class Timeline:
                 yield Span(start, end, KINDS[action.kind], label, tone)
 
 
-def simulate(schedule: Schedule, times: Times = Times()) -> Timeline:
+Needs = Callable[[Schedule, Row], "Iterator[tuple[Result, bool]]"]
+
+
+def simulate(schedule: Schedule, times: Times = Times(), *, rule: Needs | None = None) -> Timeline:
     """``schedule`` with each action as early as its rank is free and what it needs has arrived.
 
     F needs the F of the stage before; B and I the I or B of the stage after, and on the last stage its own F; W its
-    own I. Each action is looked at once, and once more for each result that it had to wait for.
+    own I. ``rule`` is another idea of that, in the form of ``needs``. Each action is looked at once, and once more
+    for each result that it had to wait for.
 
     >>> step = simulate(one_f_one_b(4, 8), Times(forward=1, input_gradient=1, weight_gradient=1))
     >>> step.makespan, step.bubble_of_ideal, step.bubble_of_total
@@ -617,16 +622,18 @@ def simulate(schedule: Schedule, times: Times = Times()) -> Timeline:
         return max(together[action.stage % len(together)] for action in group)
 
     rows: list[list[Slot]] = [[] for _ in schedule.rows]
-    for rank, group, start, end in _run(schedule, length, int(message / tick)):
+    for rank, group, start, end in _run(schedule, length, int(message / tick), rule or needs):
         begin, finish = (start, end) if tick == 1 else (exact(start * tick), exact(end * tick))
         rows[rank].extend(Slot(action, begin, finish) for action in group)
     return Timeline(schedule, times, tuple(map(tuple, rows)))
 
 
-def _run(schedule: Schedule, length: Callable[[Row], int], lag: int) -> Iterator[tuple[int, Row, int, int]]:
+def _run(
+    schedule: Schedule, length: Callable[[Row], int], lag: int, rule: Needs
+) -> Iterator[tuple[int, Row, int, int]]:
     """(rank, actions that run together, start, end) in an order in which nothing comes before what it needs."""
-    done: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, micro-batch) -> when its result exists
-    waiting: dict[tuple[bool, int, int], list[int]] = defaultdict(list)
+    done: dict[Result, int] = {}  # when it exists
+    waiting: dict[Result, list[int]] = defaultdict(list)
     at, free = [0] * schedule.ranks, [0] * schedule.ranks
     ready = list(range(schedule.ranks))
     while ready:
@@ -635,7 +642,7 @@ def _run(schedule: Schedule, length: Callable[[Row], int], lag: int) -> Iterator
         while at[rank] < len(row):
             group = _group(row, at[rank])
             start, missing = free[rank], None
-            for key, travels in _needs(schedule, group):
+            for key, travels in rule(schedule, group):
                 if key not in done:
                     missing = key
                     break
@@ -666,8 +673,8 @@ def _group(row: Row, at: int) -> Row:
     return row[at : at + 2]
 
 
-def _needs(schedule: Schedule, group: Row) -> Iterator[tuple[tuple[bool, int, int], bool]]:
-    """((forward?, stage, micro-batch), whether it comes from another rank) for what a group's actions need."""
+def needs(schedule: Schedule, group: Row) -> Iterator[tuple[Result, bool]]:
+    """What a group's actions wait for: (result, whether it comes from another rank)."""
     for kind, stage, micro_batch, _ in group:
         if kind == "W":
             continue  # its own I, earlier on the same rank
@@ -676,7 +683,7 @@ def _needs(schedule: Schedule, group: Row) -> Iterator[tuple[tuple[bool, int, in
             yield (kind == "F", source, micro_batch), schedule.placement[source] != schedule.placement[stage]
 
 
-def _stuck(schedule: Schedule, rank: int, at: list[int], waiting: dict[tuple[bool, int, int], list[int]]) -> str:
+def _stuck(schedule: Schedule, rank: int, at: list[int], waiting: dict[Result, list[int]]) -> str:
     """Who waits for whom, followed from ``rank`` until it closes."""
     wanted = {one: key for key, ranks in waiting.items() for one in ranks}
     words, seen = [], set[int]()
