@@ -27,7 +27,6 @@ PARTS = {  # what takes time -> (its colour, its words)
     "other messages": ("other", "other messages"),
     "bubble": ("bubble", "bubble"),
 }
-COLOURS = {"other": tint("communication", 0.55), "bubble": "transparent"}
 SHOWN = 8
 
 
@@ -89,8 +88,12 @@ def _parts(one: Forecast) -> dict[str, float]:
     return {name: named.get(name, 0.0) for name in PARTS} | {"other messages": sum(seconds.values())}
 
 
-def _colour(kind: str) -> str:
-    return COLOURS.get(kind) or tint(kind, 0)
+def _paint(kind: str, classes: str = "") -> str:
+    """The end of a ``style`` attribute, and the class: a colour, or the hatching of idle time."""
+    if kind == "bubble":
+        return f'" class="{classes}gantt-idle"'
+    colour = tint("communication", 0.55) if kind == "other" else tint(kind, 0)
+    return f';background:{colour}" class="{classes}"'
 
 
 def _bar(one: Forecast, longest: float) -> str:
@@ -107,8 +110,7 @@ def _bar(one: Forecast, longest: float) -> str:
 
 def _legend() -> str:
     return "".join(
-        f'<span><span class="swatch{" gantt-idle" if kind == "bubble" else ""}" '
-        f'style="background:{_colour(kind)}" aria-hidden="true"></span>{escape(words)}</span>'
+        f'<span><span style="{_paint(kind, "swatch ")} aria-hidden="true"></span>{escape(words)}</span>'
         for kind, words in PARTS.values()
     )
 
