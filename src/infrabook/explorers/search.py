@@ -100,8 +100,7 @@ def _bar(one: Forecast, longest: float) -> str:
     parts = _parts(one)
     said = ", ".join(f"{PARTS[name][1]} {plain(100 * value / one.step_s)}%" for name, value in parts.items() if value)
     inner = "".join(
-        f'<i style="width:{100 * value / longest:.2f}%;background:{_colour(PARTS[name][0])}"'
-        f"{' class=gantt-idle' if name == 'bubble' else ''}></i>"
+        f'<i style="width:{100 * value / longest:.2f}%{_paint(PARTS[name][0])}></i>'
         for name, value in parts.items()
         if value
     )
