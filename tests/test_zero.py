@@ -186,7 +186,7 @@ FSDP: list[tuple[str, int, dict[str, Any], str]] = [
     ("4 layers", 1024, {}, "end of a layer's backward pass"),
     ("4 layers", 4096, {"kept": True}, "the loss, at the end of the forward pass"),
     ("4 layers", 1024, {"kept": True, "recompute": True, "ranks": 64}, "gathering the last layer"),
-    ("4 layers", 4096, {"recompute": True, "ranks": 64}, "feed-forward of a layer's backward pass"),
+    ("4 layers", 4096, {"recompute": True, "ranks": 64}, "backward pass of a feed-forward layer"),
     ("4 layers", 4096, {"mixed": True}, "start of the backward pass"),
     ("4 layers", 512, {"mixed": True}, "end of a layer's backward pass"),
     ("llama-3.2-1b", 2048, {}, "start of the backward pass"),

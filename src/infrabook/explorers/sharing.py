@@ -44,7 +44,7 @@ def sharding(way: str, ranks: int, node: int) -> Sharding:
     ranks=Number.doubling(1, 1024, unit="GPUs", label="data-parallel ranks"),
     node=Number.among([1, 2, 4, 8, 16], unit="GPUs", label="in one node"),
     inside=Choice([link.name for link in hardware.links()], label="link in a node"),
-    across=Choice([link.name for link in hardware.links()], label="a port between nodes, each"),
+    across=Choice([link.name for link in hardware.links()], label="port between nodes"),
     gpu=Choice(GPUS, label="GPU"),
     batch=Number.doubling(1, 64, unit="sequences", label="batch of one rank"),
     sequence=Number.doubling(128, 32_768, unit="tokens"),
@@ -88,7 +88,8 @@ def who_keeps_what(
         f'<p class="meter-title">Memory of one rank, GB</p>{_memory(worst, float(card.memory_bytes / GB))}'
         f'<p class="meter-title">One step, ms</p>{_time(times)}'
         f'<p class="explorer-note">Sent by one rank in a step: '
-        f"{_sent(shape, sharding(way, ranks, node))}. Waiting is at its least: whatever can hide, hides.</p>"
+        f"{_sent(shape, sharding(way, ranks, node))}. At best, what can hide behind arithmetic does; "
+        f"what stages 1 and 2 gather after the update is in the open.</p>"
     )
 
 
@@ -117,7 +118,7 @@ def _time(times: dict[str, Ledger]) -> str:
             at = end
         rows.append((SHORT[each], spans))
     said = "; ".join(f"{SHORT[each]} {plain(1000 * float(one.total))} ms" for each, one in times.items())
-    return gantt(rows, title=said, unit="ms")
+    return gantt(rows, title=said, unit="ms", rest="done")
 
 
 def _sent(shape: models.Transformer, how: Sharding) -> str:

@@ -188,8 +188,8 @@ class _Step:
         sent = _buffer("reduce-scatter input", self.layer * self.sums, "one layer")
         ahead = ahead if self.layers > 2 else []  # with two layers nothing is left to fetch
         running = [*self.shards(self.layer), *self.gathered(keep - 1 if keep else 1), *ahead, head, sent, *self.tables]
-        yield self.at("feed-forward of a layer's backward pass", *running, *self._feed_forward())
-        yield self.at("input of the feed-forward, in a layer's backward pass", *running, *self._feed_forward_input())
+        yield self.at("backward pass of a feed-forward layer", *running, *self._feed_forward())
+        yield self.at("backward pass at a feed-forward layer's input", *running, *self._feed_forward_input())
         whole = _buffer("gradients of the layer, whole", self.layer * self.wide)
         kept = self.saved(self.layers - (1 if self.recomputes else 2))
         yield self.at("end of a layer's backward pass", *running, whole, kept, *self._norm())

@@ -341,11 +341,12 @@ def step_time(
     """Seconds of a step on one rank, in order, with communication hidden as far as it can be at best.
 
     Every layer and the rest are units. Gathering for forward hides behind forward, all but the first unit's;
-    gathering for backward and reducing hide behind backward, all but the last unit's reduction. What stages 1 and 2
-    gather after the update hides behind nothing. Ranks of a shard group fill nodes of ``ranks_per_node`` with
-    ``link`` inside, and one port of ``across`` each between nodes; replicas of a shard stand on different nodes
-    if a shard group fills one. Collectives are rings, and hierarchical where they leave a node. Left out: the
-    optimizer's own time, and whatever else shares the wires. A lower bound, then; ``ddp`` says what is lost.
+    gathering for backward and reducing hide behind backward, all but the last unit's reduction. What stages 1 and
+    2 gather after the update is in the open (an engine may hide it behind the next forward pass, as Megatron-LM
+    can). Ranks of a shard group fill nodes of ``ranks_per_node`` with ``link`` inside, and one port of ``across``
+    each between nodes; replicas of a shard stand on different nodes if a shard group fills one. Collectives are
+    rings, and hierarchical where they leave a node. Left out: the optimizer's own time, and whatever else shares
+    the wires. A lower bound, then; ``ddp`` says what is lost.
     """
     work = flops.training(model, batch=batch, sequence=sequence, recomputation=recomputation)
     rate = Fraction(exact(flop_per_s))

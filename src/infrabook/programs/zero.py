@@ -29,7 +29,7 @@ from ..nn.transformer import Llama
 SMALL = Transformer("a small Llama", 3, 64, 4, 2, 16, 172, 1021, 128)
 """Its vocabulary is a prime number, so that no group of ranks divides every tensor evenly."""
 
-WAYS = ("alone", "ddp", "zero-1", "fsdp2", "fsdp2-kept", "hybrid")
+WAYS = ("alone", "ddp", "zero-1", "fsdp2", "fsdp2-default", "fsdp2-kept", "hybrid")
 Build = tuple[nn.Module, Callable[[Iterable[Tensor]], torch.optim.Optimizer]]
 
 
@@ -39,8 +39,11 @@ def fresh_model() -> Llama:
     return Llama(SMALL).to(device())
 
 
-def sharded(net: Llama, *, shard: int = 0, reshard_after_forward: bool = True) -> Llama:
-    """FSDP2 over ``net``, each layer a unit and the rest the root's; with ``shard``, in groups of so many ranks."""
+def sharded(net: Llama, *, shard: int = 0, reshard_after_forward: bool | None = True) -> Llama:
+    """FSDP2 over ``net``, each layer a unit and the rest the root's; with ``shard``, in groups of so many ranks.
+
+    ``reshard_after_forward=None`` is FSDP2's default: layers let go of their weights, the root does not.
+    """
     ranks = dist.get_world_size()
     shape, names = ((ranks // shard, shard), ("replicas", "shards")) if shard else ((ranks,), ("shards",))
     how: dict[str, Any] = {
@@ -61,8 +64,9 @@ def distributed(way: str, shard: int) -> Build:
         net = DistributedDataParallel(fresh_model(), gradient_as_bucket_view=True)
         net.register_comm_hook(None, allreduce_hook)  # the same all-reduce, called where it can be counted
         return net, torch.optim.AdamW if way == "ddp" else zero_redundancy
-    if way in ("fsdp2", "fsdp2-kept"):
-        return sharded(fresh_model(), reshard_after_forward=way == "fsdp2"), torch.optim.AdamW
+    resharding = {"fsdp2": True, "fsdp2-default": None, "fsdp2-kept": False}
+    if way in resharding:
+        return sharded(fresh_model(), reshard_after_forward=resharding[way]), torch.optim.AdamW
     if way == "hybrid":
         require(0, multiple_of=shard)
         return sharded(fresh_model(), shard=shard), torch.optim.AdamW
