@@ -128,6 +128,7 @@ def test_dtensor_gives_the_same_numbers_with_the_predicted_collectives(how: str,
             rows = [(row.op, row.nbytes) for row in found[when]]
             wanted = [(call.op, call.nbytes) for call in calls if call.when == when]
             assert sorted(rows) == sorted(wanted)
+            assert found["debug"][when] == tensor.counted(calls, when), "PyTorch's own CommDebugMode"
             if sys.platform == "linux":
                 sent = sum(
                     sum(wire_program.predicted(op, size_bytes=size, rank=rank, ranks=ranks)) for op, size in rows

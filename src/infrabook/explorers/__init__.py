@@ -29,6 +29,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "pipeline_schedule": "schedules",
     "collective_steps": "messages",
     "collective_time": "messages",
+    "tensor_split": "divided",
     "overlapped": "overlap",
     "layout_search": "search",
     "who_keeps_what": "sharing",

@@ -65,15 +65,22 @@ def fake_tensors(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def _own(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor, and what a collective under way will be; any other tensor as it is."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    return getattr(tensor, "elem", tensor)
+
+
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return int(_own(tensor).untyped_storage()._cdata)
 
 
 @contextmanager
 def saved_for_backward(model: nn.Module) -> Iterator[SavedTensors]:
     """Record what autograd saves while ``model`` runs inside the block.
 
-    Works on real and on fake tensors. A storage that several operations save counts once, for the first of them.
+    Works on real and on fake tensors; of a DTensor, this rank's part counts. A storage that several operations save
+    counts once, for the first of them.
 
     >>> layer = nn.Linear(4, 3)
     >>> with saved_for_backward(layer) as saved:
@@ -86,13 +93,14 @@ def saved_for_backward(model: nn.Module) -> Iterator[SavedTensors]:
     alive: list[torch.UntypedStorage] = []  # a storage freed early could lend its address to another
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved.views += tensor.numel() * tensor.element_size()
+        mine = _own(tensor)
+        storage = mine.untyped_storage()
+        saved.views += mine.numel() * mine.element_size()
         if storage._cdata not in seen:
             seen.add(storage._cdata)
             alive.append(storage)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            saved.rows.append(Saved(stack[-1], tuple(tensor.shape), dtype, storage.nbytes()))
+            dtype = str(mine.dtype).removeprefix("torch.")
+            saved.rows.append(Saved(stack[-1], tuple(mine.shape), dtype, storage.nbytes()))
         return tensor
 
     def enter(name: str) -> Callable[..., None]:

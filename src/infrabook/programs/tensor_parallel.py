@@ -13,10 +13,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
+    PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -26,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 from ..errors import InfrabookError
 from ..measure import ranks, wire
 from ..models import Transformer
-from ..nn.transformer import Llama
+from ..nn.transformer import GPTBlock, Llama, LlamaBlock, rotary_tables
 
 How: TypeAlias = Literal["naive", "prepared", "sequence"]
 
@@ -140,6 +142,21 @@ def split(model: nn.Module, mesh: DeviceMesh, how: How = "prepared", *, parallel
     return model
 
 
+def split_gpt_layer(block: GPTBlock, mesh: DeviceMesh, how: How = "prepared") -> GPTBlock:
+    """``nn.transformer.GPTBlock`` divided over ``mesh``, in place: its norms give what all products read."""
+    out = Shard(LENGTH) if how == "sequence" else Replicate()
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in ("query", "key", "value", "up")}
+    plan |= {name: RowwiseParallel(output_layouts=out) for name in ("output", "down")}
+    norms = ("attention_norm", "ffn_norm")
+    if how == "sequence":
+        parallelize_module(block, mesh, {name: SequenceParallel(sequence_dim=LENGTH) for name in norms})
+    if how != "naive":
+        plan |= {name: PrepareModuleOutput(output_layouts=out, desired_output_layouts=Replicate()) for name in norms}
+    parallelize_module(block, mesh, plan)
+    block.heads //= mesh.size()  # its own heads: the layer reshapes by their number
+    return block
+
+
 def compare(
     how: How = "prepared", model: Transformer = SMALL, batch: int = 2, sequence: int = 32, parallel_loss: bool = False
 ) -> dict[str, Any]:
@@ -156,15 +173,16 @@ def compare(
     wanted.backward()
     divided(ids, targets) if not parallel_loss else None  # gloo makes its connections
     dist.barrier()
+    debug = {when: CommDebugMode() for when in ("forward", "backward")}  # type: ignore[no-untyped-call]
     start = wire.sent_bytes()
-    with wire.collectives() as forward:
+    with debug["forward"], wire.collectives() as forward:
         if parallel_loss:
             with loss_parallel():
                 loss = divided(ids, targets)
         else:
             loss = divided(ids, targets)
     middle = wire.sent_bytes()
-    with wire.collectives() as backward:
+    with debug["backward"], wire.collectives() as backward:
         if parallel_loss:
             with loss_parallel():
                 loss.backward()
@@ -182,8 +200,19 @@ def compare(
     return {
         "loss": float(value), "wanted": float(wanted), "gradients": distance, "parameters": held,
         "forward": forward.rows, "backward": backward.rows,
+        "debug": {when: _said(mode.get_comm_counts()) for when, mode in debug.items()},
         "sent": None if start is None or middle is None or end is None else (middle - start, end - middle),
     }  # fmt: skip
+
+
+def _said(counts: dict[Any, int]) -> dict[str, int]:
+    """``CommDebugMode``'s counts in the book's words."""
+    words = {
+        "all_reduce": "all-reduce",
+        "all_gather_into_tensor": "all-gather",
+        "reduce_scatter_tensor": "reduce-scatter",
+    }
+    return {words.get(str(op).rpartition(".")[2], str(op)): count for op, count in counts.items()}
 
 
 def _local(parameter: Tensor) -> Tensor:
@@ -193,6 +222,33 @@ def _local(parameter: Tensor) -> Tensor:
 def counted(rows: list[wire.Call]) -> dict[str, int]:
     """How many collectives of each kind."""
     return dict(Counter(row.op for row in rows))
+
+
+def timed_layer(how: How = "prepared", hidden: int = 4096, sequence: int = 4096, repeats: int = 10) -> dict[str, float]:
+    """Milliseconds of forward and backward of one Llama layer on a GPU of each rank: whole, and divided."""
+    device = ranks.device()
+    model = Transformer("one layer", 1, hidden, 32, 32, hidden // 32, 11008 * hidden // 4096, 256, sequence)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    found = {}
+    for name in ("whole", "divided"):
+        layer = LlamaBlock(model).to(device, torch.bfloat16)
+        length = sequence
+        if name == "divided":
+            parallelize_module(layer, mesh, layer_plan(how))
+            length = sequence // dist.get_world_size() if how == "sequence" else sequence
+        x = torch.randn(1, length, hidden, device=device, dtype=torch.bfloat16, requires_grad=True)
+        cos, sin = rotary_tables(sequence, model.head_dim, torch.bfloat16, device=device)
+        for _ in range(3):
+            layer(x, cos, sin).sum().backward()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        dist.barrier()
+        start.record()
+        for _ in range(repeats):
+            layer(x, cos, sin).sum().backward()
+        end.record()
+        torch.cuda.synchronize()
+        found[f"{name}_ms"] = float(start.elapsed_time(end)) / repeats
+    return found
 
 
 def report(how: How = "prepared", layers: int = 2, hidden: int = 64) -> dict[str, Any]:
