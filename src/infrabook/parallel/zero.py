@@ -123,6 +123,22 @@ def states(model: Transformer | int, sharding: Sharding, recipe: str | Recipe = 
     return found.named(f"{found.title}, {sharding.name} on {sharding.data_parallel} ranks")
 
 
+def host_memory(parameters: Exact, *, ranks_per_node: int, buffer_factor: Exact | float = Fraction(3, 2)) -> Exact:
+    """Bytes of a node's own memory if gradients and states are offloaded to it, as DeepSpeed estimates them.
+
+    Sixteen bytes a parameter; or, if that is more, four for each process of the node, since each builds the whole
+    model in FP32 before it is divided. All times a factor for buffers.
+    Source: DeepSpeed, docs/code-docs/source/memory.rst. Its code multiplies by the ranks of all nodes instead.
+
+    >>> float(host_memory(2_851_000_000, ranks_per_node=8)) / 2**30
+    127.449631690979
+    """
+    positive("parameters", parameters, whole=False)
+    positive("ranks_per_node", ranks_per_node)
+    positive("buffer_factor", buffer_factor, whole=False)
+    return exact(Fraction(parameters) * max(4 * ranks_per_node, 16) * Fraction(exact(buffer_factor)))
+
+
 # -- shares that are whole -----------------------------------------------------------------------------------
 
 
