@@ -112,7 +112,8 @@ def draw_gantt(axes: Any, rows: Sequence[tuple[str, Sequence[Span]]], *, labels:
             axes.barh(y, right - left, 0.8, left, color=fill, edgecolor="white", linewidth=0.4)
             if labels and words:
                 middle = (left + right) / 2
-                axes.text(middle, y, words, ha="center", va="center_baseline", fontsize=7, color=palette.ink(fill))
+                axes.text(middle, y, words, ha="center", va="center_baseline", fontsize=7, color=palette.ink(fill),
+                          clip_on=True)  # fmt: skip
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, last)

@@ -62,7 +62,7 @@ def pipeline_schedule(
     head = "".join(
         f'<th scope="col"{side}>{words}</th>'
         for words, side in (("schedule", ""), ("ms", ' class="amount"'), ("over the work", ' class="amount"'),
-                            ("fullest rank", ' class="amount"'), ("messages", ' class="amount"'))
+                            ("fullest rank", ' class="amount"'), ("messages", ' class="amount fit"'))
     )  # fmt: skip
     return (
         f'<p class="explorer-answer">{answer}</p>{picture}<table class="ledger steps policies"><caption>the same work '
@@ -108,20 +108,17 @@ def _row(
     try:
         plan = _plan(name, *size)
     except InfrabookError:
-        cells = '<td class="amount">–</td>' * 4
+        cells = ["–"] * 4
     else:
         step = setting.step(plan, setting.line(plan))
-        cells = "".join(
-            f'<td class="amount">{cell}</td>'
-            for cell in (
-                plain(float(step), 4), percent(Fraction(step) - ideal, ideal).replace("-", "−"),
-                show(_fullest(plan, whole, part), "GB", 1), f"{sum(pipeline.messages(plan)):,}",
-            )
-        )  # fmt: skip
-    return f'<tr{_FITS if name == chosen else ""}><th scope="row">{words}</th>{cells}</tr>'
-
-
-_FITS = ' class="fits"'
+        cells = [
+            plain(float(step), 4), percent(Fraction(step) - ideal, ideal).replace("-", "−"),
+            show(_fullest(plan, whole, part), "GB", 1), f"{sum(pipeline.messages(plan)):,}",
+        ]  # fmt: skip
+    kinds = ("amount", "amount", "amount", "amount fit")  # on a phone there is no room for the last
+    row = "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds, cells, strict=True))
+    mark = ' class="fits"' if name == chosen else ""
+    return f'<tr{mark}><th scope="row">{words}</th>{row}</tr>'
 
 
 def _note(name: str, plan: Schedule, line: Timeline, waits: bool) -> str:
@@ -132,10 +129,8 @@ def _note(name: str, plan: Schedule, line: Timeline, waits: bool) -> str:
         said.append(f"{plan.chunks} stages a rank, told apart by their tone.")
     idle = max(Fraction(line.span(rank)) - line.busy(rank) for rank in range(plan.ranks))
     if waits and idle < Fraction(line.makespan) - line.ideal:
-        said.append(
-            f"Within its own span no rank is idle for more than {plain(float(idle), 3)} ms. Let the optimizer run "
-            "without waiting, and only that remains."
-        )
+        most = f"for more than {plain(float(idle), 3)} ms" if idle else "at all"
+        said.append(f"Between its own first and last action no rank is idle {most}: the rest lies between steps.")
     if not waits:
         said.append("Steps follow without a pause: a rank begins the next one while others finish.")
     said.append("A dash: the schedule does not exist for these numbers; choose it to read why.")
