@@ -29,6 +29,7 @@ MODELS = [name for name in models.names() if name.startswith(("llama", "qwen2.5"
     link=Choice(LINKS, label="link in a node"),
     each=Number.among([1, 2, 4, 8, 16, 32, 64], label="ranks in a node"),
     across=Choice(LINKS, label="link between nodes"),
+    algorithm=Choice({"inside nodes first": "hierarchical", "one ring": "ring"}, label="sums over nodes"),
     batch=Number.doubling(1, 256, unit="sequences"),
     sequence=Number.doubling(128, 131_072, unit="tokens"),
     sequence_parallel=Check(label="sequence parallelism"),
@@ -38,14 +39,15 @@ MODELS = [name for name in models.names() if name.startswith(("llama", "qwen2.5"
 )
 def tensor_split(
     model: str = "llama-2-7b", gpu: str = "h100-sxm", degree: int = 8, link: str = "nvlink4", each: int = 8,
-    across: str = "infiniband-ndr", batch: int = 1, sequence: int = 4096, sequence_parallel: bool = False,
-    parallel_loss: bool = True, recomputation: Recomputation = "none", utilization: int = 50,
+    across: str = "infiniband-ndr", algorithm: str = "hierarchical", batch: int = 1, sequence: int = 4096,
+    sequence_parallel: bool = False, parallel_loss: bool = True, recomputation: Recomputation = "none",
+    utilization: int = 50,
 ) -> str:  # fmt: skip
     """A model divided inside its layers: memory, time, and the share spent communicating."""
     shape, card = models.get(model), hardware.gpu(gpu)
     if not any(peak.dtype == "bf16" for peak in card.peaks):
         raise InfrabookError(f"{card.variant} has no bf16 units, and this account is in bf16; choose a later card")
-    nodes: Any = {"ranks_per_node": min(each, degree), "across": across}
+    nodes: Any = {"ranks_per_node": min(each, degree), "across": across, "algorithm": algorithm}
     if degree > each and degree % each:
         raise InfrabookError(f"nodes of {each} ranks do not divide {degree} tensor-parallel ranks")
     options: Any = {

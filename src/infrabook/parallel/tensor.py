@@ -281,12 +281,12 @@ class Step:
 def step(
     model: Transformer, gpu: str | hardware.Gpu, recipe: str | Recipe = "bf16-adamw", *, degree: int,
     link: str | hardware.Link, utilization: Exact | float = 1, parallel_loss: bool = True, ranks_per_node: int = 0,
-    across: str | hardware.Link | None = None, **options: Unpack[Options],
+    across: str | hardware.Link | None = None, algorithm: str = "ring", **options: Unpack[Options],
 ) -> Step:  # fmt: skip
     """The time of a step whose products are divided evenly among ``degree`` ranks, at ``utilization`` of the peak.
 
     Collectives are on the way from each product to the next, so nothing hides them here; kernels that overlap the two
-    are not modelled. ``ranks_per_node`` and ``across`` as in ``collectives.time_s``.
+    are not modelled. ``ranks_per_node``, ``across`` and ``algorithm`` as in ``collectives.time_s``.
 
     >>> from ..models import get
     >>> one = step(get("llama-2-7b"), "h100-sxm", degree=8, link="nvlink4", utilization=Fraction(1, 2), sequence=4096)
@@ -308,7 +308,7 @@ def step(
     return Step(
         degree,
         work / degree / (card.peak("bf16") * Fraction(exact(utilization))),
-        communication_s(found, degree, link=link, ranks_per_node=ranks_per_node, across=across),
+        communication_s(found, degree, link=link, ranks_per_node=ranks_per_node, across=across, algorithm=algorithm),
         bytes_sent(found, degree),
         held,
     )
