@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ import torch
 from infrabook import activations, models
 from infrabook.errors import InfrabookError
 from infrabook.measure import pipelining
-from infrabook.measure.ranks import launch
+from infrabook.measure.ranks import launch, torchrun
 from infrabook.measure.saved import fake_tensors
 from infrabook.nn.transformer import GPTBlock
 from infrabook.parallel import pipeline
@@ -75,6 +76,13 @@ def test_what_ran_is_what_was_planned(name: str) -> None:
         assert result["gradient_error"] < 1e-7
         payload = sent[rank] * pipeline.message_bytes(hidden=32, sequence=1, batch=ROWS, element_bytes=4)
         assert payload < result["sent"] <= payload + 200 * sent[rank], "gloo's headers are 144 bytes a message"
+
+
+def test_the_same_program_runs_under_torchrun_on_two_nodes() -> None:
+    program, settings = "infrabook.programs.pipeline_parallel", ("schedule=ZB-V", "micro_batches=3", "chunks=2")
+    lines = torchrun(program, *settings, ranks=1, nodes=2).splitlines()
+    for line, row in zip(lines, pipeline.zb_v(2, 3).rows, strict=True):
+        assert json.loads(line.partition(": ")[2])["actions"] == list(map(str, row))
 
 
 def refusal(call: object, *args: object, **kwargs: object) -> str:

@@ -15,6 +15,7 @@ from . import attention_io, flops, hardware, hierarchy, kv_cache, models, parame
 from .activations import activations, one_layer
 from .formats import FORMATS
 from .ledger import Ledger
+from .parallel import pipeline
 from .units import percent, scaled, show
 
 
@@ -55,6 +56,17 @@ def _extra_terms() -> str:
     every = activations(gpt, batch=4, attention="eager")
     layers = every.where(lambda row: row.name.startswith("layers"))
     return percent(Fraction(every.total) - layers.total, layers.total, 2)
+
+
+def _one_f_one_b() -> pipeline.Timeline:
+    return pipeline.simulate(pipeline.one_f_one_b(4, 8))
+
+
+def _interleaved_rate() -> float:
+    """Of the times in the paper's table 9, three stages a rank."""
+    forward, by_input, by_weight = (Fraction(ms) / 3 for ms in ("18.522", "18.086", "9.337"))
+    times = pipeline.Times(forward, by_input, by_weight, message=Fraction("0.601"))
+    return float(pipeline.simulate(pipeline.interleaved(8, 24, chunks=3), times).bubble_of_span)
 
 
 def _selective_share() -> str:
@@ -366,5 +378,34 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "40 bytes",
         lambda: f"{quantization.BLOCK_FORMATS['Q8_1'].bytes_per_block} bytes",
         "The C struct holds its two extra numbers in FP16; the Python table still has them in FP32.",
+    ),
+    Disagreement(
+        "The bubble of 4 stages and 8 micro-batches",
+        "3/8 (Megatron-LM) and 3/11 (GPipe)",
+        lambda: " and ".join(str(value) for value in (_one_f_one_b().bubble_of_ideal, _one_f_one_b().bubble_of_total)),
+        "Idle time over the time of the work alone, and over the time of the step (chapter: GPipe and 1F1B).",
+    ),
+    Disagreement(
+        "Zero Bubble, figure 3: ZB-H2",
+        "no bubble, with 4 stages and 8 micro-batches",
+        lambda: (
+            f"{pipeline.simulate(pipeline.zb_h2(4, 8)).makespan} units for {_one_f_one_b().ideal} of work, if ranks "
+            "wait for each other before the optimizer"
+        ),
+        "No rank pauses within its own span, and the spans are shifted. ZB-H1 takes as long (chapter: Shrinking the "
+        "bubble).",
+    ),
+    Disagreement(
+        "Zero Bubble, table 5: interleaved 1F1B, 1.5B, 24 micro-batches",
+        "a bubble rate of 0.1055",
+        lambda: f"{_interleaved_rate():.4f}",
+        "The script behind the column lets one micro-batch of each round wait for the message from the last rank to "
+        "the first. The other columns agree to the digit.",
+    ),
+    Disagreement(
+        "PyTorch 2.13, the printed table of 1F1B",
+        "the last rank begins with micro-batch 1",
+        lambda: " ".join(map(str, pipeline.one_f_one_b(2, 2).rows[-1])) + " on the last of two ranks",
+        "Only the table is off by one. What the schedule executes begins with micro-batch 0.",
     ),
 )

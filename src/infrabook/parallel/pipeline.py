@@ -622,9 +622,12 @@ def simulate(schedule: Schedule, times: Times = Times(), *, rule: Needs | None =
         return max(together[action.stage % len(together)] for action in group)
 
     rows: list[list[Slot]] = [[] for _ in schedule.rows]
+    moments: dict[int, Exact] = {}  # tick -> time; ranks share most of them
     for rank, group, start, end in _run(schedule, length, int(message / tick), rule or needs):
-        begin, finish = (start, end) if tick == 1 else (exact(start * tick), exact(end * tick))
-        rows[rank].extend(Slot(action, begin, finish) for action in group)
+        for moment in (start, end):
+            if moment not in moments:
+                moments[moment] = exact(moment * tick)
+        rows[rank].extend(Slot(action, moments[start], moments[end]) for action in group)
     return Timeline(schedule, times, tuple(map(tuple, rows)))
 
 
