@@ -101,7 +101,7 @@ def training_step(
 ) -> StepMemory:  # fmt: skip
     """Memory over one training step of ``build()``, a module called with ids and targets, without allocating it.
 
-    Bytes are those of a CPU build; the tracker rounds every storage up to CUDA's 512 bytes.
+    Bytes are those of a CPU build; only on CUDA does the tracker round a storage up, to 512 bytes.
     Source: ``torch.distributed._tools.mem_tracker``.
     """
     with fake_tensors(dtype):
