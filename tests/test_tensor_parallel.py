@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from fractions import Fraction
 
 import pytest
+import torch
 
-from infrabook import collectives, models
-from infrabook.activations import one_layer
+from infrabook import collectives, models, recipes
+from infrabook.activations import activations, one_layer
 from infrabook.errors import InfrabookError
+from infrabook.explore import load
+from infrabook.measure import fake_ranks
 from infrabook.measure.ranks import launch
+from infrabook.measure.saved import fake_tensors, saved_for_backward
 from infrabook.models import Transformer
+from infrabook.nn.transformer import GPTBlock, Llama
 from infrabook.parallel import tensor
 from infrabook.programs import collectives as wire_program
 from infrabook.programs import tensor_parallel as program
@@ -151,3 +157,60 @@ def test_f_and_g_by_hand_sum_once_forward_and_once_backward() -> None:
     for found in launch(program.by_hand, 2):
         assert found["equal"]
         assert found["forward"] == found["backward"] == {"all-reduce": (1, 512)}
+
+
+# -- one rank of many, on fake tensors ---------------------------------------------------------------------------
+@pytest.mark.parametrize("degree", [2, 8])
+@pytest.mark.parametrize("how", ["prepared", "sequence"])
+def test_a_gpt_layer_saves_what_the_account_says(how: program.How, degree: int) -> None:
+    """Beside the account: a causal mask of a byte a score, and two statistics of two bytes for each norm and token."""
+    length = hidden = 1024
+    gpt = Transformer("gpt", 1, hidden, 16, 16, 64, 4096, 51200, length, gated=False, norm="layernorm")
+    sequence = how == "sequence"
+    with fake_ranks.fake_ranks({"tp": degree}) as mesh, fake_tensors():
+        block = program.split_gpt_layer(GPTBlock(gpt), mesh, how)
+        x = torch.randn(1, length // degree if sequence else length, hidden, requires_grad=True)
+        with saved_for_backward(block) as saved:
+            block(x)
+    account = one_layer(
+        gpt, sequence=length, attention="eager", tensor_parallel=degree, sequence_parallel=sequence, keep_gathered=True
+    )
+    assert saved.total == account.total + length**2 + 8 * length // (degree if sequence else 1)
+    if (how, degree) == ("sequence", 8):
+        assert Fraction(account.total) / (length * hidden) == Fraction(71, 4), "17.75, where Megatron-LM has 14.25"
+
+
+@pytest.mark.parametrize("how", ["prepared", "sequence"])
+def test_one_of_eight_ranks_holds_what_the_account_says_to_the_byte(how: program.How) -> None:
+    model = Transformer("four layers", 4, 1024, 16, 8, 64, 2816, 32000, 2048)
+    seen = fake_ranks.training_step(
+        lambda: Llama(model), model, axes={"tp": 8}, wrap=lambda net, mesh: program.split(net, mesh, how), sequence=1024
+    )
+    options = {"sequence": 1024, "rmsnorm": "fp32", "statistics_bytes": 4, "rotary_tables": True}
+    saved = activations(
+        model, **options, tensor_parallel=8, sequence_parallel=how == "sequence", keep_gathered=True
+    )  # fmt: skip
+    (other,) = tensor.gathered_logits(model, degree=8, sequence=1024)
+    states = recipes.states(model, "pure-bf16", tensor_parallel=8)
+    assert seen.after_forward["parameters"] == states.of("weights")
+    assert 0 <= seen.after_forward["activations"] - saved.total - other.value <= 4096  # a loss, and rounding to 512
+    surplus = 2 * model.vocab * model.hidden * 7 // 8  # DTensor's gradient of a divided embedding is whole
+    assert abs(seen.after_backward["gradients"] - states.of("gradients") - surplus) <= 4096
+
+
+def test_the_explorer_shows_the_librarys_step_and_refuses_in_its_words() -> None:
+    explorer = load("tensor_split")
+    step = tensor.step(
+        LLAMA, "h100-sxm", degree=8, link="nvlink4", utilization=Fraction(1, 2), sequence=4096, keep_gathered=True
+    )
+    assert f'data-value="{float(step.share):.9g}"' in explorer()
+    assert "234.9 MB a layer" in explorer()
+    flat = explorer(degree=16, algorithm="ring")
+    assert float(re.findall(r'data-value="([^"]+)"', flat)[0]) > 0.9
+    for given, words in (
+        ({"degree": 7}, "7 tensor-parallel ranks do not divide llama-2-7b's 32 heads"),
+        ({"degree": 16, "each": 64, "gpu": "t4"}, "has no bf16 units"),
+        ({"degree": 32, "sequence": 1000, "sequence_parallel": True}, "does not divide a length of 1000 tokens"),
+    ):
+        with pytest.raises(InfrabookError, match=words):
+            explorer(**given)

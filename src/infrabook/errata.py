@@ -11,11 +11,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-from . import attention_io, flops, hardware, hierarchy, kv_cache, models, parameters, quantization, recipes, roofline
+from . import (
+    attention_io,
+    collectives,
+    flops,
+    hardware,
+    hierarchy,
+    kv_cache,
+    models,
+    parameters,
+    quantization,
+    recipes,
+    roofline,
+)
 from .activations import activations, one_layer
 from .formats import FORMATS
 from .ledger import Ledger
-from .parallel import pipeline
+from .parallel import pipeline, tensor
 from .units import percent, scaled, show
 
 
@@ -67,6 +79,13 @@ def _interleaved_rate() -> float:
     forward, by_input, by_weight = (Fraction(ms) / 3 for ms in ("18.522", "18.086", "9.337"))
     times = pipeline.Times(forward, by_input, by_weight, message=Fraction("0.601"))
     return float(pipeline.simulate(pipeline.interleaved(8, 24, chunks=3), times).bubble_of_span)
+
+
+def _exposed(dtype: str) -> Fraction:
+    peak, bandwidth = 989 * 10**12, 450 * 10**9
+    return tensor.exposure(
+        8192, degree=8, peak_flop_per_s=peak, bandwidth_bytes_per_s=bandwidth, op="all-gather", dtype=dtype
+    )
 
 
 def _selective_share() -> str:
@@ -407,5 +426,20 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "the last rank begins with micro-batch 1",
         lambda: " ".join(map(str, pipeline.one_f_one_b(2, 2).rows[-1])) + " on the last of two ranks",
         "Only the table is off by one. What the schedule executes begins with micro-batch 0.",
+    ),
+    Disagreement(
+        "Ultra-Scale Playbook, appendix A3, an all-gather under tensor parallelism",
+        "0.94 of the next product's time: (TP - 1)/(2h) times peak over bandwidth, for h = 8,192 and 8 ranks",
+        lambda: f"{float(_exposed('fp8')):.2f} with elements of one byte, {float(_exposed('bf16')):.2f} in BF16",
+        "The bytes of an element are left out, and with them it is not hidden (chapter: Splitting the matmul itself).",
+    ),
+    Disagreement(
+        "Ultra-Scale Playbook, appendix A3, what ZeRO-3 moves for a block",
+        "3·16h²/DP bytes",
+        lambda: (
+            f"{show(3 * collectives.bytes_sent('all-gather', size_bytes=2 * 16 * 4096**2, ranks=8), 'GB', 2)} for "
+            f"h = 4,096 and 8 ranks, against {show(3 * 16 * 4096**2 // 8, 'GB', 2)}"
+        ),
+        "A rank's own shard, in elements, stands for the whole that it receives (chapter: Three words).",
     ),
 )

@@ -13,7 +13,7 @@ from ..errors import InfrabookError
 from ..explore import Check, Choice, Number, explore, number
 from ..models import Transformer
 from ..parallel import tensor
-from ..units import exact, percent, show
+from ..units import percent, show
 from .ledger import GPUS
 from .messages import LINKS
 from .views import account_table, plain
@@ -66,7 +66,10 @@ def tensor_split(
         f"communicating. {degree} {'rank is' if degree == 1 else 'ranks are'} "
         f"{plain(float(alone.seconds / one.seconds))} times as fast as one."
     )
-    a_layer = exact(Fraction(one.sent_bytes) / shape.layers)
+    layer = tensor.layer_calls(
+        shape, batch=batch, sequence=sequence, sequence_parallel=sequence_parallel, recomputation=recomputation
+    )
+    a_layer = tensor.bytes_sent(layer, degree)
     sent = f"A rank sends {show(one.sent_bytes)} a step, {show(a_layer, 'MB', 1)} a layer"
     picture = charts.gantt(
         [("", _layer(shape, card, one, rate, link, nodes, options))], title="One layer, forward and backward", unit="ms"
