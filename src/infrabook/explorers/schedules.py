@@ -18,9 +18,9 @@ HELD = {"DualPipe": 2}  # copies of the model's weights, over all ranks
 
 @explore(
     schedule=Choice(tuple(pipeline.SCHEDULES)),
-    ranks=Number(2, 10, label="ranks p"),
-    micro_batches=Number(1, 48, label="micro-batches m"),
-    chunks=Number(1, 6, label="stages a rank v, where it can be chosen"),
+    ranks=Number(2, 8, label="ranks p"),
+    micro_batches=Number(1, 32, label="micro-batches m"),
+    chunks=Number(1, 4, label="stages a rank v, where it can be chosen"),
     forward=Number(1, 100, 1, "ms", label="forward of a rank's layers"),
     input_gradient=Number(1, 100, 1, "ms", label="backward by input"),
     weight_gradient=Number(1, 100, 1, "ms", label="backward by weight"),
