@@ -133,7 +133,8 @@ KEPT_ON_A_CPU: Any = {"rmsnorm": "fp32", "statistics_bytes": 4, "rotary_tables":
 
 
 def compare(
-    model: Transformer, sharding: Sharding, wrap: str, *, ranks: int = 8, recompute: bool = False, sequence: int,
+    model: Transformer, sharding: Sharding, wrap: str, *, ranks: int = 8, replicas: int = 1, recompute: bool = False,
+    sequence: int,
     mixed: bool = False, how: dict[str, Any] | None = None, optimizer: str = "", **plan: Any,
 ) -> tuple[int, str]:  # fmt: skip
     """Measured less predicted, less what is small and named, in bytes; and the moment of the peak."""
@@ -145,7 +146,8 @@ def compare(
     update = getattr(fake_ranks, optimizer) if optimizer else torch.optim.AdamW
     wrapped = make if wrap == "alone" else make(**(how or {}), **({"mixed": True} if mixed else {}))
     found = fake_ranks.training_step(
-        partial(Llama, model, recompute=recompute), model, axes={"dp": ranks}, wrap=wrapped, sequence=sequence,
+        partial(Llama, model, recompute=recompute), model, wrap=wrapped, sequence=sequence,
+        axes={"replicas": replicas, "dp": ranks} if replicas > 1 else {"dp": ranks},
         dtype=torch.float32 if mixed else torch.bfloat16, optimizer=update,
     )  # fmt: skip
     worst = max(
@@ -205,6 +207,12 @@ def test_fsdp2_peaks_where_and_as_high_as_predicted(name: str, sequence: int, ho
     )  # fmt: skip
     assert found == moment
     assert abs(left) <= 1024, left  # a moment later than the loss has lost its scalars, and the tied model one norm
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_hybrid_sharding_peaks_as_its_shard_group_does(mixed: bool) -> None:
+    left, _ = compare(FOUR, Sharding(3, 8, replicas=8), "sharded", replicas=8, sequence=4096, mixed=mixed)
+    assert left == 0
 
 
 @pytest.mark.parametrize("layers", [3, 5])

@@ -324,9 +324,9 @@ _hand_back.__annotations__ = {  # DDP asks for these very objects, and ours are 
 @contextmanager
 def _told_apart() -> Iterator[None]:
     """Inside, DTensor's questions for shapes are marked: its own lock around them is ours."""
-    before: Any = ShardingPropagator._fake_mode_lock
+    before: Any = getattr(ShardingPropagator, "_fake_mode_lock", None)
     lock: Any = _SHAPES
-    ShardingPropagator._fake_mode_lock = lock
+    ShardingPropagator._fake_mode_lock = lock  # releases without this lock charge the questions, as torch does
     try:
         yield
     finally:
