@@ -25,6 +25,11 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ZeRO, section 3.2, footnote": (
         "memory", "mem-zero-gpt2-15b-activations", ("same config by Korthikanti Eq. 1 (34+5as/h)",),
     ),
+    "ZeRO, table 1: a trillion parameters on 1,024 ranks": ("memory", "mem-zero-t1-1000b-n1024", ("P_os", "P_os+g")),
+    "DeepSpeed's estimate of a node's memory for ZeRO-2 with offloading": (
+        "memory", "mem-ds-zero2-cpu-multinode",
+        ("CPU per node by the documentation (4*n_gpus)", "CPU by the code (4*total_gpus)"),
+    ),
     "Korthikanti et al., section 4.3": (
         "memory", "mem-korthikanti-22b-extra-terms",
         ("extra (embedding dropout, last LN, logits) relative to 34+5as/h",),

@@ -27,7 +27,7 @@ from . import (
 from .activations import activations, one_layer
 from .formats import FORMATS
 from .ledger import Ledger
-from .parallel import pipeline, tensor
+from .parallel import pipeline, tensor, zero
 from .units import percent, scaled, show
 
 
@@ -201,6 +201,34 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "60 GB of activations for GPT-2 1.5B, batch 32",
         _zero_rule,
         "The paper's rule, 12 elements of two bytes for each h·b·s·L, has no row for the attention scores.",
+    ),
+    Disagreement(
+        "ZeRO, table 1: a trillion parameters on 1,024 ranks",
+        "4011 and 2013 GB for stages 1 and 2",
+        lambda: " and ".join(show(zero.states(10**12, zero.Sharding(stage, 1024)).total, "GB", 2) for stage in (1, 2)),
+        "Cut off, not rounded; the table's smaller entries are rounded (chapter: Who updates this parameter).",
+    ),
+    Disagreement(
+        "ZeRO, section 7, and PyTorch 2.13's ZeroRedundancyOptimizer",
+        "2 and 3 models sent in a step of stage 1",
+        lambda: (
+            " and ".join(
+                f"{float(Fraction(zero.traffic(10**9, zero.Sharding(1, 64), whole_updates=how).total) / (2 * 10**9)):.2f}"
+                for how in (False, True)
+            )
+            + " by ring among 64 ranks"
+        ),
+        "Section 7 reduces each gradient to its owner alone. PyTorch reduces them for everybody, as in section 5.1, and "
+        "broadcasts the updates on top (chapter: Who updates this parameter).",
+    ),
+    Disagreement(
+        "DeepSpeed's estimate of a node's memory for ZeRO-2 with offloading",
+        "4 bytes a parameter for each GPU of the node (documentation) and of all nodes (code)",
+        lambda: (
+            " and ".join(show(zero.host_memory(2_851_000_000, ranks_per_node=ranks), "GiB") for ranks in (8, 32))
+            + " for 2.851e9 parameters on four nodes of eight"
+        ),
+        "A node's memory holds the copies of its own processes.",
     ),
     Disagreement(
         "Korthikanti et al., section 4.3",
