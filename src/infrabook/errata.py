@@ -142,6 +142,12 @@ def _host_to_a100() -> str:
     return f"{over_pcie:.1f} GB/s over PCIe 4, {to_processor:.1f} GB/s from eight channels of DDR4 to their processor"
 
 
+def _stage_1_sends(whole_updates: bool) -> float:
+    """In models of two bytes a parameter."""
+    sent = zero.traffic(10**9, zero.Sharding(1, 64), whole_updates=whole_updates).total
+    return float(Fraction(sent) / (2 * 10**9))
+
+
 _SYMMETRIC: tuple[quantization.Convention, ...] = ("127", "127.5")
 _ORDERS: tuple[quantization.Order, ...] = ("shift, then round", "round, then shift")
 
@@ -211,15 +217,9 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
     Disagreement(
         "ZeRO, section 7, and PyTorch 2.13's ZeroRedundancyOptimizer",
         "2 and 3 models sent in a step of stage 1",
-        lambda: (
-            " and ".join(
-                f"{float(Fraction(zero.traffic(10**9, zero.Sharding(1, 64), whole_updates=how).total) / (2 * 10**9)):.2f}"
-                for how in (False, True)
-            )
-            + " by ring among 64 ranks"
-        ),
-        "Section 7 reduces each gradient to its owner alone. PyTorch reduces them for everybody, as in section 5.1, and "
-        "broadcasts the updates on top (chapter: Who updates this parameter).",
+        lambda: f"{_stage_1_sends(False):.2f} and {_stage_1_sends(True):.2f} by ring among 64 ranks",
+        "Section 7 reduces each gradient to its owner alone. PyTorch reduces them for everybody, as in section 5.1, "
+        "and broadcasts the updates on top (chapter: Who updates this parameter).",
     ),
     Disagreement(
         "DeepSpeed's estimate of a node's memory for ZeRO-2 with offloading",
