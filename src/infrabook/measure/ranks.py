@@ -12,7 +12,6 @@ import ast
 import inspect
 import io
 import json
-import multiprocessing
 import os
 import pickle
 import signal
@@ -32,6 +31,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from .. import processes
 from ..errors import InfrabookError
 from ..units import positive
 
@@ -130,9 +130,8 @@ def launch(
     positive("timeout", timeout, whole=False)
     positive("threads", threads)
     work = cloudpickle.dumps((function, args, kwargs))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
-    with tempfile.TemporaryDirectory() as folder, _plain_main():
+    context = processes.context(PRELOAD)
+    with tempfile.TemporaryDirectory() as folder, processes.plain_main():
         started, ends = [], {}
         try:
             for rank in range(ranks):
@@ -157,20 +156,6 @@ def launch(
         for line in printed.splitlines():
             print(f"rank {rank}: {line}")
     return [value for value, _ in results]
-
-
-@contextmanager
-def _plain_main() -> Iterator[None]:
-    """A new process would import the caller's script again to find its functions; ours travel with their code."""
-    script = sys.modules["__main__"]
-    hidden = {name: getattr(script, name) for name in ("__file__", "__spec__") if getattr(script, name, None)}
-    for name in hidden:
-        setattr(script, name, None)
-    try:
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(script, name, value)
 
 
 def _rank(end: connection.Connection, work: bytes, options: tuple[int, int, str, int, int, str]) -> None:

@@ -1,0 +1,342 @@
+"""Text to ids and back, with a vocabulary and its merges.
+
+Encoding a piece applies, again and again, the merge that was learned first; a cache remembers each distinct piece, so
+that ordinary text is mostly look-ups. ``files`` has the formats of other libraries.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import processes
+from ..errors import InfrabookError
+from . import pretokens
+from .merging import Merge, Vocabulary
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+
+_NEVER = 1 << 60
+_SHORT = 256  # longer words are merged rule by rule, not place by place
+_STRETCH = 1 << 15  # characters that are cut into pieces at once
+
+
+class _Cache(dict[str, tuple[int, ...]]):
+    """Ids by piece, worked out when first asked for; emptied when it is full."""
+
+    __slots__ = ("limit", "work")
+
+    def __init__(self, work: Callable[[str], tuple[int, ...]], limit: int) -> None:
+        super().__init__()
+        self.work, self.limit = work, limit
+
+    def __missing__(self, piece: str) -> tuple[int, ...]:
+        found = self.work(piece)
+        if len(self) >= self.limit:
+            self.clear()
+        self[piece] = found
+        return found
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer: ``vocab`` id -> bytes, ``merges`` in the order in which they were learned.
+
+    ``special_tokens`` that the vocabulary lacks get the next ids. ``pattern`` is the one that the merges were trained
+    with. ``cache`` is the number of distinct pieces remembered.
+
+    >>> from infrabook.bpe import train
+    >>> tokenizer = Tokenizer(*train(["low low lower lowest"], 262, []))
+    >>> tokenizer.encode("lower low"), tokenizer.decode([257, 32, 258])
+    ([257, 101, 114, 258], 'low  low')
+    """
+
+    def __init__(
+        self, vocab: Mapping[int, bytes], merges: Sequence[Merge], special_tokens: Sequence[str] | None = None, *,
+        pattern: str = "gpt2", cache: int = 1 << 20,
+    ) -> None:  # fmt: skip
+        special = tuple(special_tokens or ())
+        pretokens.checked(special)
+        self.vocab: Vocabulary = dict(vocab)
+        self.merges = list(merges)
+        self.pattern = pattern
+        ids: dict[bytes, int] = {}
+        for number, token in self.vocab.items():
+            ids.setdefault(token, number)
+        if lacking := [byte for byte in range(256) if bytes([byte]) not in ids]:
+            raise InfrabookError(f"the vocabulary lacks the byte {lacking[0]}: any text may have it")
+        for word in special:
+            if word.encode() not in ids:
+                new = max(self.vocab) + 1
+                self.vocab[new] = word.encode()
+                ids[word.encode()] = new
+        self.special = {word: ids[word.encode()] for word in special}
+        self._find_special = pretokens.special_pattern(special) if special else None
+        self._regex = pretokens.compiled(pattern)
+        self._rules(ids)
+        self._words = _Cache(self._word, cache)
+        self._pieces = _Cache(self._piece, cache)
+
+    def _rules(self, ids: Mapping[bytes, int]) -> None:
+        """Each token as one code point: a byte as itself, then the merges' results as they come."""
+        codes = {bytes([byte]): chr(byte) for byte in range(256)}
+        self._ids = [ids[bytes([byte])] for byte in range(256)]
+        self._rank: dict[str, int] = {}
+        self._made: dict[str, str] = {}
+        for rank, (first, second) in enumerate(self.merges):
+            if first not in codes or second not in codes:
+                raise InfrabookError(f"merge {rank} joins {first!r} and {second!r}, of which one has not been made yet")
+            token = first + second
+            if token not in codes:
+                if token not in ids:
+                    raise InfrabookError(f"merge {rank} makes {token!r}, which the vocabulary lacks")
+                codes[token] = chr(len(self._ids))
+                self._ids.append(ids[token])
+            pair = codes[first] + codes[second]
+            self._rank.setdefault(pair, rank)
+            self._made.setdefault(pair, codes[token])
+
+    # -- encoding ------------------------------------------------------------------------------------------------
+    def encode(
+        self, text: str, *, allowed_special: Literal["all"] | set[str] = frozenset(),  # type: ignore[assignment]
+        disallowed_special: Literal["all"] | Iterable[str] = "all",
+    ) -> list[int]:  # fmt: skip
+        """The ids of ``text``.
+
+        As tiktoken has it: special tokens in ``allowed_special`` become their ids, others that are in the text are
+        refused, unless ``disallowed_special`` leaves them out: then they are ordinary text.
+        """
+        return list(self._encoded(text, *self._special(text, allowed_special, disallowed_special)))
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """The ids of ``text``, special tokens taken as ordinary text."""
+        return list(self._ordinary(text))
+
+    def encode_batch(
+        self, texts: Iterable[str], *, allowed_special: Literal["all"] | set[str] = frozenset(),  # type: ignore[assignment]
+        disallowed_special: Literal["all"] | Iterable[str] = "all", workers: int = 1,
+    ) -> list[list[int]]:  # fmt: skip
+        """The ids of several texts, on ``workers`` processes. Each starts without a cache: it pays for megabytes."""
+        texts = list(texts)
+        if workers <= 1 or len(texts) < 2:
+            return [
+                self.encode(t, allowed_special=allowed_special, disallowed_special=disallowed_special) for t in texts
+            ]
+        made = (self.vocab, self.merges, list(self.special), self.pattern)
+        arguments = (made, allowed_special, disallowed_special)
+        with processes.pool(workers, preload=[__name__], initializer=_become, arguments=arguments) as pool:
+            return pool.map(_encode_one, texts, chunksize=max(1, len(texts) // (4 * workers)))
+
+    def encode_iterable(
+        self, texts: Iterable[str], *, allowed_special: Literal["all"] | set[str] = "all",
+        disallowed_special: Literal["all"] | Iterable[str] = "all",
+    ) -> Iterator[int]:  # fmt: skip
+        """The ids of texts that follow one another, such as the lines of a file, in constant memory.
+
+        The same ids as the whole text has: what might still change, from the last white space on, waits.
+        """
+        allowed = self._names(allowed_special)
+        longest = max(map(len, self.special), default=1) - 1
+        buffer = ""
+        for text in texts:
+            buffer += text
+            cut = self._last_cut(buffer, len(buffer) - longest)
+            if cut > 0:
+                yield from self._encoded(buffer[:cut], *self._special(buffer[:cut], allowed, disallowed_special))
+                buffer = buffer[cut:]
+        yield from self._encoded(buffer, *self._special(buffer, allowed, disallowed_special))
+
+    def _last_cut(self, text: str, at: int) -> int:
+        """The last place up to ``at`` where nothing that follows can change what comes before."""
+        while at > 0:
+            if self.pattern == "gpt2":
+                good = _space(text[at : at + 1]) and not _space(text[at - 1])
+            else:
+                good = text[at] == " " and text[at + 1 : at + 2].isascii() and text[at + 1 : at + 2].isalpha()
+                good = good and "!" <= text[at - 1] <= "~"
+            if good and not self._within_special(text, at):
+                return at
+            at -= 1
+        return 0
+
+    def _within_special(self, text: str, at: int) -> bool:
+        if self._find_special is None:
+            return False
+        longest = max(map(len, self.special))
+        around = self._find_special.finditer(text, max(0, at - longest), min(len(text), at + longest))
+        return any(found.start() < at < found.end() for found in around)
+
+    def _names(self, wanted: Literal["all"] | Iterable[str]) -> set[str]:
+        return set(self.special) if isinstance(wanted, str) and wanted == "all" else set(wanted)
+
+    def _special(
+        self, text: str, allowed: Literal["all"] | Iterable[str], disallowed: Literal["all"] | Iterable[str]
+    ) -> tuple[Any, set[str]]:
+        """The pattern of the special tokens to look for in ``text``, if any, after refusing those that may not be."""
+        names = self._names(allowed) & set(self.special)
+        refused = set(self.special) - names if isinstance(disallowed, str) and disallowed == "all" else set(disallowed)
+        if refused:
+            found = pretokens.special_pattern(tuple(sorted(refused))).search(text)
+            if found:
+                raise InfrabookError(
+                    f"the text has the special token {found.group()!r}: allow it (allowed_special), or take it as "
+                    "ordinary text (disallowed_special=())"
+                )
+        return (pretokens.special_pattern(tuple(sorted(names))) if names else None), names
+
+    def _encoded(self, text: str, wanted: Any, names: set[str]) -> Iterator[int]:
+        if wanted is None:
+            return self._ordinary(text)
+        parts: list[Iterable[int]] = []
+        at = 0
+        for found in wanted.finditer(text):
+            parts += (self._ordinary(text[at : found.start()]), (self.special[found.group()],))
+            at = found.end()
+        parts.append(self._ordinary(text[at:]))
+        return chain.from_iterable(parts)
+
+    def _ordinary(self, text: str) -> Iterator[int]:
+        if self.pattern != "gpt2":
+            return chain.from_iterable(map(self._words.__getitem__, self._regex.findall(text)))
+        return chain.from_iterable(
+            map(self._pieces.__getitem__, chain.from_iterable(map(pretokens.pieces, _stretches(text))))
+        )
+
+    def _piece(self, piece: str) -> tuple[int, ...]:
+        words = self._regex.findall(piece)
+        if len(words) == 1:
+            return self._words[words[0]]
+        return tuple(chain.from_iterable(map(self._words.__getitem__, words)))
+
+    def _word(self, word: str) -> tuple[int, ...]:
+        """The ids of one pre-token."""
+        text = _bytes(word).decode("latin-1")
+        tokens = self._short(text) if len(text) <= _SHORT else self._long(text)
+        ids = self._ids
+        return tuple([ids[code] for code in map(ord, tokens)])
+
+    def _short(self, text: str) -> Sequence[str]:
+        rank, made = self._rank.get, self._made
+        tokens = list(text)
+        ranks = [rank(tokens[i] + tokens[i + 1], _NEVER) for i in range(len(tokens) - 1)]
+        while ranks:
+            least = min(ranks)
+            if least == _NEVER:
+                break
+            at = ranks.index(least)
+            tokens[at] = made[tokens[at] + tokens[at + 1]]
+            del tokens[at + 1]
+            del ranks[at]
+            if at < len(ranks):
+                ranks[at] = rank(tokens[at] + tokens[at + 1], _NEVER)
+            if at:
+                ranks[at - 1] = rank(tokens[at - 1] + tokens[at], _NEVER)
+        return tokens
+
+    def _long(self, text: str) -> str:
+        """A run of many tokens: the merge that comes first, everywhere at once."""
+        rank, made = self._rank.get, self._made
+        while True:
+            ranked = [
+                (found, pair) for pair in set(map(str.__add__, text, text[1:])) if (found := rank(pair)) is not None
+            ]
+            if not ranked:
+                return text
+            pair = min(ranked)[1]
+            text = text.replace(pair, made[pair])
+
+    # -- decoding ------------------------------------------------------------------------------------------------
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of ``ids``; raises ``InfrabookError`` for an id that no token has."""
+        try:
+            return b"".join(map(self.vocab.__getitem__, ids))
+        except KeyError as error:
+            raise InfrabookError(f"no token has the id {error.args[0]!r}; ids go up to {max(self.vocab)}") from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``; bytes that are no UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    # -- other libraries -----------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write Hugging Face's ``tokenizer.json``; the file appears when it is complete."""
+        from . import files
+
+        files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """What ``save`` or Hugging Face's tokenizers wrote."""
+        from . import files
+
+        return files.load(path)
+
+    @classmethod
+    def from_files(
+        cls, vocab: str | os.PathLike[str], merges: str | os.PathLike[str] | None = None,
+        special_tokens: Sequence[str] | None = None, *, pattern: str = "gpt2",
+    ) -> Tokenizer:  # fmt: skip
+        """A tokenizer from GPT-2's ``vocab.json`` and ``merges.txt``, tiktoken's ranks, or a ``tokenizer.json``.
+
+        Without ``merges`` the kind of file is told from its contents. ``special_tokens`` and ``pattern`` are for
+        files that do not say.
+        """
+        from . import files
+
+        return files.read(vocab, merges, special_tokens, pattern=pattern)
+
+    def to_tiktoken(self, name: str = "infrabook") -> tiktoken.Encoding:
+        """The same tokenizer as a ``tiktoken.Encoding``."""
+        from . import files
+
+        return files.to_tiktoken(self, name)
+
+    def to_tokenizers(self) -> tokenizers.Tokenizer:
+        """The same tokenizer as Hugging Face's ``tokenizers.Tokenizer``."""
+        from . import files
+
+        return files.to_tokenizers(self)
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8; pairs of surrogates are joined, and one that stands alone becomes U+FFFD, as in tiktoken."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _space(character: str) -> bool:
+    return character in _SPACES if character else False
+
+
+_SPACES = frozenset(pretokens._SPACES)
+
+
+def _stretches(text: str) -> Iterator[str]:
+    """Long text in stretches, cut before white space."""
+    start = 0
+    while len(text) - start > 2 * _STRETCH:
+        at = start + _STRETCH
+        while at < len(text) and not (_space(text[at]) and not _space(text[at - 1])):
+            at += 1
+        yield text[start:at]
+        start = at
+    yield text[start:]
+
+
+_own: list[Any] = []  # in a worker of encode_batch: its tokenizer and how to use it
+
+
+def _become(made: tuple[Vocabulary, list[Merge], list[str], str], allowed: Any, disallowed: Any) -> None:
+    vocab, merges, special, pattern = made
+    _own[:] = [Tokenizer(vocab, merges, special, pattern=pattern), allowed, disallowed]
+
+
+def _encode_one(text: str) -> list[int]:
+    tokenizer, allowed, disallowed = _own
+    found: list[int] = tokenizer.encode(text, allowed_special=allowed, disallowed_special=disallowed)
+    return found
