@@ -139,3 +139,9 @@ def test_a_clock_has_to_be_a_positive_number(mhz):
         matrix_peak(sms=108, cores_per_sm=4, fma_per_core=256, mhz=mhz)
     with pytest.raises(InfrabookError, match="mhz has to be"):
         dram_bandwidth(bus_bits=5120, mhz=mhz)
+
+
+def test_a_step_costs_what_nccls_cost_model_says_for_the_class_of_link() -> None:
+    for wire in links():
+        expected = {"nvlink": "3.4", "pcie": "5.7", "infiniband": "14"}[wire.name.split("-")[0].rstrip("23456")]
+        assert wire.latency_s == Fraction(expected) / 10**6, wire.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from fractions import Fraction
@@ -14,7 +15,7 @@ from infrabook.activations import activations, one_layer
 from infrabook.errors import InfrabookError
 from infrabook.explore import load
 from infrabook.measure import fake_ranks
-from infrabook.measure.ranks import launch
+from infrabook.measure.ranks import launch, torchrun
 from infrabook.measure.saved import fake_tensors, saved_for_backward
 from infrabook.models import Transformer
 from infrabook.nn.transformer import GPTBlock, Llama
@@ -214,3 +215,14 @@ def test_the_explorer_shows_the_librarys_step_and_refuses_in_its_words() -> None
     ):
         with pytest.raises(InfrabookError, match=words):
             explorer(**given)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_same_program_runs_under_torchrun(nodes: int) -> None:
+    said = torchrun("infrabook.programs.tensor_parallel", "how=sequence", "layers=1", ranks=2 // nodes, nodes=nodes)
+    every = [json.loads(line.partition(": ")[2]) for line in said.splitlines()]
+    assert len(every) == 2
+    for found in every:
+        assert found["loss"] == pytest.approx(found["wanted"], abs=1e-5)
+        assert found["gradients"] < 1e-5
+        assert found["forward"] == {"reduce-scatter": 3, "all-gather": 4}, "two of each for the layer"

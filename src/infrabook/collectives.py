@@ -25,7 +25,7 @@ from .units import Exact, exact, positive
 
 OPS = ("broadcast", "reduce", "all-reduce", "reduce-scatter", "all-gather", "all-to-all")
 
-# Which algorithm is known here for which operation.
+# Which algorithm is known here for which operation. A ring's all-to-all sends to the rank k further on in step k.
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "ring": OPS,
     "tree": ("broadcast", "reduce", "all-reduce"),

@@ -163,6 +163,7 @@ def compare(
     """One forward and backward pass, divided and whole, from the same seed: differences, collectives, bytes sent."""
     device = ranks.device()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    torch.manual_seed(0)  # the same weights on every rank
     whole, divided = Llama(model), Llama(model)
     divided.load_state_dict(whole.state_dict())
     generator = torch.Generator().manual_seed(1)
@@ -198,7 +199,7 @@ def compare(
     value = loss.full_tensor() if isinstance(loss, DTensor) else loss
     held = sum(_local(parameter).numel() for parameter in divided.parameters())
     return {
-        "loss": float(value), "wanted": float(wanted), "gradients": distance, "parameters": held,
+        "loss": float(value.detach()), "wanted": float(wanted.detach()), "gradients": distance, "parameters": held,
         "forward": forward.rows, "backward": backward.rows,
         "debug": {when: _said(mode.get_comm_counts()) for when, mode in debug.items()},
         "sent": None if start is None or middle is None or end is None else (middle - start, end - middle),

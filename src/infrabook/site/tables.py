@@ -81,11 +81,16 @@ def gpus() -> Table:
 def links() -> Table:
     """Links, with their direction."""
     rows = [
-        (link.name, f"{link.bytes_per_s / GB:,.2f}", f"{link.both_ways_bytes_per_s / GB:,.0f}", link.source)
+        (
+            link.name, f"{link.bytes_per_s / GB:,.2f}", f"{link.both_ways_bytes_per_s / GB:,.0f}",
+            f"{float(link.latency_s * 10**6):g}", link.source,
+        )
         for link in hardware.links()
-    ]
-    heads = ("link", "one direction, GB/s", "as printed, both directions, GB/s", "source")
-    return "Links of one GPU or one port", heads, rows, {1, 2}
+    ]  # fmt: skip
+    heads = (
+        "link", "one direction, GB/s", "as printed, both directions, GB/s", "a step of NCCL's ring, µs", "source",
+    )  # fmt: skip
+    return "Links of one GPU or one port", heads, rows, {1, 2, 3}
 
 
 def known_models() -> Table:
