@@ -190,7 +190,7 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "gpu.json").write_text(json.dumps(RECORD), "utf8")
     monkeypatch.setattr("infrabook.measure.gpu.resources.files", lambda package: tmp_path)
-    monkeypatch.setattr(gpu, "available", lambda need=(0, 0): False)
+    monkeypatch.setattr(gpu, "available", lambda need=(0, 0), count=1: False)
     return tmp_path
 
 
@@ -214,7 +214,7 @@ def test_without_a_gpu_and_a_record_the_cell_says_so(record: Path, capsys: pytes
 def test_with_a_gpu_it_is_measured(
     record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "available", lambda need=(0, 0): need <= (7, 5))
+    monkeypatch.setattr(gpu, "available", lambda need=(0, 0), count=1: need <= (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
     assert gpu.on_gpu("demo", lambda: {"peak": 7}, need=(7, 5)) == {"peak": 7}
     assert capsys.readouterr().out.startswith("measured now on a card, torch ")

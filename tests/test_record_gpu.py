@@ -28,7 +28,7 @@ def lab(folder: Path, *cells: tuple[str, list[str]]) -> Path:
 @pytest.fixture
 def a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU of compute capability 7.5."""
-    monkeypatch.setattr(gpu, "available", lambda need=(0, 0): need <= (7, 5))
+    monkeypatch.setattr(gpu, "available", lambda need=(0, 0), count=1: need <= (7, 5))
     monkeypatch.setattr(record_gpu, "card", lambda: "a card")
 
 
@@ -70,7 +70,7 @@ def test_a_result_that_is_no_plain_data_is_refused(a_card: None, tmp_path: Path)
 
 
 def test_without_a_gpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "available", lambda need=(0, 0): False)
+    monkeypatch.setattr(gpu, "available", lambda need=(0, 0), count=1: False)
     with pytest.raises(SystemExit, match="there is no GPU here"):
         record_gpu.main()
 

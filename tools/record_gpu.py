@@ -36,8 +36,8 @@ def run(sources: list[str], note: Callable[[str, dict[str, Any]], None], name: s
         key: str, measure: Callable[[], dict[str, Any]], *, need: tuple[int, int] = (0, 0), count: int = 1
     ) -> dict[str, Any] | None:
         if not gpu.available(need, count):
-            wanted = f"{count} of compute capability {need[0]}.{need[1]}"
-            print(f"{key}: left out, it needs GPUs: {wanted}", file=sys.stderr)
+            cards = "" if count == 1 else f"{count} GPUs of "
+            print(f"{key}: left out, it needs {cards}compute capability {need[0]}.{need[1]}", file=sys.stderr)
             return None
         result = measure()
         note(key, result)

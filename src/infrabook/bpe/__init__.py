@@ -6,7 +6,7 @@ tokenizers. Needs the package ``regex``.
 """
 
 from .merging import train, train_counts
-from .pretokens import PATTERNS, count_file, count_text
+from .pretokens import PATTERNS, corpus, count_file, count_text
 from .tokenizer import Tokenizer
 
-__all__ = ["PATTERNS", "Tokenizer", "count_file", "count_text", "train", "train_counts"]
+__all__ = ["PATTERNS", "Tokenizer", "corpus", "count_file", "count_text", "train", "train_counts"]

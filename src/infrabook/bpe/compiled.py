@@ -352,7 +352,9 @@ def count_stretch(stretch: Stretch) -> Counts:
             rest = b""
             if at < stretch.end:
                 low = max(0, len(data) - 16 * BLOCK)
-                cut = pretokens.safe_cut(data, [special] if special else [], low=low, high=len(data), last=True)
+                cut = pretokens.safe_cut(
+                    data, [special] if special else [], low=low, high=len(data) - len(special), last=True
+                )
                 if cut < 0:
                     rest = data
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,7 +163,7 @@ def _pattern_of(pre: dict[str, Any] | None, path: str | os.PathLike[str]) -> str
     for step in steps:
         if step["type"] == "Split" and "Regex" in step["pattern"]:
             given: str = step["pattern"]["Regex"]
-            return next((name for name, pattern in pretokens.PATTERNS.items() if pattern == given), given)
+            return next((name for name in pretokens.PATTERNS if for_oniguruma(name) == given), given)
         if step["type"] == "ByteLevel":
             if step.get("add_prefix_space"):
                 raise InfrabookError(f"{os.fspath(path)} puts a space before every text, which is not supported here")
@@ -171,9 +172,17 @@ def _pattern_of(pre: dict[str, Any] | None, path: str | os.PathLike[str]) -> str
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
+def for_oniguruma(pattern: str) -> str:
+    """The pattern of that name for Hugging Face's engine, which reads ``{1,3}+`` as a repetition of repetitions.
+
+    The named patterns never give back what they took, so they match the same without their possessive signs.
+    """
+    return re.sub(r"([?*+}])\+", r"\1", pretokens.PATTERNS[pattern]) if pattern in pretokens.PATTERNS else pattern
+
+
 def as_hugging_face(tokenizer: Tokenizer) -> dict[str, Any]:
     """The contents of ``tokenizer.json``."""
-    pattern = pretokens.PATTERNS.get(tokenizer.pattern, tokenizer.pattern)
+    pattern = for_oniguruma(tokenizer.pattern)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     if pattern == pretokens.PATTERNS["gpt2"]:
         cut: dict[str, Any] = byte_level | {"use_regex": True}
@@ -184,8 +193,7 @@ def as_hugging_face(tokenizer: Tokenizer) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     seen: dict[str, int] = {}
     for number, token in tokenizer.vocab.items():
-        if number not in special:
-            seen.setdefault(to_characters(token), number)
+        seen.setdefault(token.decode() if number in special else to_characters(token), number)
     return {
         "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
         "added_tokens": [
@@ -210,8 +218,12 @@ def save(tokenizer: Tokenizer, path: str | os.PathLike[str]) -> None:
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             file.write(text)
+    except OSError as error:
+        raise InfrabookError(f"{target} cannot be written: {error.strerror}") from error
+    try:
         os.replace(file.name, target)
     except OSError as error:
+        os.unlink(file.name)
         raise InfrabookError(f"{target} cannot be written: {error.strerror}") from error
 
 

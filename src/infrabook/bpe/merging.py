@@ -175,7 +175,11 @@ def _merge(
         before: defaultdict[str, list[int]] = defaultdict(list)
         after: defaultdict[str, list[int]] = defaultdict(list)
         made: set[str] = set()
+        previous = -1
         for number in where.pop(pair):
+            if number == previous:  # a word is in the list as often as it had the pair
+                continue
+            previous = number
             word = words[number]
             head, held, tail = word.partition(pair)
             if not held:

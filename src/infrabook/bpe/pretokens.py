@@ -12,6 +12,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import regex
@@ -126,6 +128,14 @@ def _refined(coarse: Counter[str], pattern: str) -> Counts:
     return refine(coarse, pattern) if pattern == "gpt2" else dict(coarse)
 
 
+def corpus() -> Path:
+    """A text to train on: the prose of this book's chapters about one GPU, as it stood when this was written.
+
+    Eleven documents of English with numbers in them, 92 KB, separated by ``<|endoftext|>``; under the text's licence.
+    """
+    return Path(str(resources.files("infrabook") / "data" / "corpus.txt"))
+
+
 # -- files -------------------------------------------------------------------------------------------------------
 class Stretch(NamedTuple):
     """A part of a file that one process counts: from byte ``start`` to ``end``."""
@@ -143,13 +153,13 @@ def safe_cut(data: bytes | mmap.mmap, special_tokens: Sequence[bytes], *, low: i
     Before a single space between a character that is none and an ASCII letter, and not within a special token. The
     ``last`` such place or the first.
     """
+    longest = max(map(len, special_tokens), default=1) - 1
     at = data.rfind(b" ", low, high) if last else data.find(b" ", low, high)
     while at > 0:
-        if at + 1 < len(data) and data[at + 1] in _LETTERS and data[at - 1] > 32 and data[at - 1] < 128:
-            around = range(-max(map(len, special_tokens), default=0) + 1, 1)
-            window = data[max(0, at + min(around, default=0)) : at - min(around, default=0) + 1]
-            inside = at - max(0, at + min(around, default=0))
-            if not any(_spans(window, special, inside) for special in special_tokens):
+        if at + 1 < len(data) and data[at + 1] in _LETTERS and 32 < data[at - 1] < 128:
+            begin = max(0, at - longest)
+            window = bytes(data[begin : at + longest])
+            if not any(_spans(window, special, at - begin) for special in special_tokens):
                 return at
         at = data.rfind(b" ", low, at) if last else data.find(b" ", at + 1, high)
     return -1
@@ -167,6 +177,7 @@ def _spans(window: bytes, special: bytes, at: int) -> bool:
 def count_stretch(stretch: Stretch, told: Progress | None = None) -> Counts:
     """The counts of one stretch, read in blocks: memory holds a block and the distinct pieces."""
     special = [token.encode() for token in stretch.special_tokens]
+    ahead = max(map(len, special), default=1)  # a special token may have begun before a cut and end beyond it
     coarse: Counter[str] = Counter()
     rest = b""
     with open(stretch.path, "rb") as file:
@@ -180,7 +191,8 @@ def count_stretch(stretch: Stretch, told: Progress | None = None) -> Counts:
             data = rest + block
             rest = b""
             if at < stretch.end:
-                cut = safe_cut(data, special, low=len(data) - len(block), high=len(data), last=True)
+                low, high = max(0, len(data) - len(block) - ahead), len(data) - ahead
+                cut = safe_cut(data, special, low=low, high=high, last=True)
                 if cut < 0:
                     rest = data
                     continue
