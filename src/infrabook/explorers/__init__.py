@@ -33,6 +33,8 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "overlapped": "overlap",
     "layout_search": "search",
     "who_keeps_what": "sharing",
+    "loader_timeline": "feeding",
+    "bytes_read": "storage",
 }
 
 
