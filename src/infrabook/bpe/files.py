@@ -173,11 +173,14 @@ def _pattern_of(pre: dict[str, Any] | None, path: str | os.PathLike[str]) -> str
 
 # -- writing -----------------------------------------------------------------------------------------------------
 def for_oniguruma(pattern: str) -> str:
-    """The pattern of that name for Hugging Face's engine, which reads ``{1,3}+`` as a repetition of repetitions.
+    """The pattern of that name for Hugging Face's engine.
 
-    The named patterns never give back what they took, so they match the same without their possessive signs.
+    It reads ``{1,3}+`` as a repetition of repetitions, and ``$`` as the end of a line. The named patterns never give
+    back what they took, so they match the same without their possessive signs.
     """
-    return re.sub(r"([?*+}])\+", r"\1", pretokens.PATTERNS[pattern]) if pattern in pretokens.PATTERNS else pattern
+    if pattern not in pretokens.PATTERNS:
+        return pattern
+    return re.sub(r"([?*+]|\{\d+(?:,\d*)?\})\+", r"\1", pretokens.PATTERNS[pattern]).replace("$", r"\z")
 
 
 def as_hugging_face(tokenizer: Tokenizer) -> dict[str, Any]:
