@@ -19,6 +19,10 @@ PHASES: dict[str, tuple[str, str]] = {  # kind of a span in a time chart -> (col
     "backward_input": ("#0072B2", "backward by input"),
     "backward_weight": ("#009E73", "backward by weight"),
     "communication": ("#D55E00", "communication"),
+    "load": ("#E69F00", "load"),  # data on its way to a training loop
+    "transform": ("#CC79A7", "transform"),
+    "copy": ("#D55E00", "copy"),
+    "step": ("#0072B2", "step"),
     "idle": ("none", "idle"),
 }
 

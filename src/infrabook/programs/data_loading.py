@@ -1,0 +1,296 @@
+"""Training loops that are slow for one reason each, a recipe that finds it, and the traps of DataLoader's workers.
+
+    python -m infrabook.programs.data_loading megabytes=8 workers=2
+
+hands batches of that size from workers to this process through /dev/shm and says how much of it that took;
+``run_with_shm`` does so where /dev/shm is small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from ..measure import ranks
+from ..measure.loader import loader, private_bytes, sleep
+from ..units import MIB, positive
+
+
+# -- a recipe ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Program:
+    """A training loop in three parts, each of which takes so many ms of sleep; ``workers`` do the first two."""
+
+    load: float
+    transform: float
+    step: float
+    workers: int = 2
+
+
+PREPARED = {"A": Program(60, 4, 10), "B": Program(4, 60, 10), "C": Program(4, 10, 60)}
+
+
+class Files(Dataset[torch.Tensor]):
+    """Samples that are loaded, then transformed unless told not to."""
+
+    def __init__(self, program: Program, batches: int, *, transformed: bool = True) -> None:
+        self.program, self.batches, self.transformed = program, batches, transformed
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sleep(self.program.load)
+        if self.transformed:
+            sleep(self.program.transform)
+        return torch.full((4,), float(index))
+
+
+class Diagnosis(NamedTuple):
+    """Seconds a batch of four loops, and what they say: ``model``, ``transform`` or ``load``."""
+
+    whole: float
+    model_alone: float
+    data_alone: float
+    loading_alone: float
+    verdict: str
+
+
+def diagnose(program: Program, batches: int = 24) -> Diagnosis:
+    """Which part to work on, by leaving parts out: the data, then the model, then the transform."""
+
+    def data(*, transformed: bool = True) -> Iterable[torch.Tensor]:
+        return loader(Files(program, batches, transformed=transformed), workers=program.workers, batch_size=None)
+
+    kept = torch.zeros(4)  # one batch that is there already
+    whole = per_batch(data(), program.step)
+    model_alone = per_batch(repeat(kept, batches), program.step)
+    data_alone = per_batch(data(), 0)
+    loading_alone = per_batch(data(transformed=False), 0)
+    return Diagnosis(
+        whole, model_alone, data_alone, loading_alone, verdict(whole, model_alone, data_alone, loading_alone)
+    )
+
+
+def verdict(whole: float, model_alone: float, data_alone: float, loading_alone: float) -> str:
+    """What four times say. Without data as slow as with it: the model. Else without transform as slow as with: loading.
+
+    >>> verdict(62, 60, 9, 4), verdict(33, 10, 32, 30), verdict(33, 10, 32, 3)
+    ('model', 'load', 'transform')
+    """
+    if model_alone > 0.8 * whole:
+        return "model"
+    return "load" if loading_alone > 0.5 * data_alone else "transform"
+
+
+def per_batch(batches: Iterable[Any], step: float) -> float:
+    """Seconds a batch of a loop over ``batches``, in its second half: workers that start are in the first."""
+    moments = []
+    for _ in batches:
+        sleep(step)
+        moments.append(time.perf_counter())
+    moments = moments[(len(moments) - 1) // 2 :]
+    return (moments[-1] - moments[0]) / (len(moments) - 1)
+
+
+# -- the same random numbers -------------------------------------------------------------------------------------
+class Noise(Dataset[float]):
+    """One random number a sample, from a generator of the dataset's own or from NumPy's global one."""
+
+    def __init__(self, samples: int, source: str) -> None:
+        self.samples, self.source = samples, source
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.generator.random() if self.source == "own generator" else np.random.random())
+
+
+def reseed(worker: int) -> None:
+    """A generator of its own for each worker and epoch, from the seed that PyTorch draws for both."""
+    info = get_worker_info()
+    if info is not None:
+        info.dataset.generator = np.random.default_rng(info.seed)  # type: ignore[attr-defined]
+
+
+def reseed_by_number(worker: int) -> None:
+    """The cure of many posts: different in each worker, the same in each epoch."""
+    np.random.seed(worker)
+
+
+def draws(
+    source: str, *, workers: int = 2, samples: int = 8, epochs: int = 2, persistent: bool = False,
+    init: Callable[[int], None] | None = None,
+) -> list[float]:  # fmt: skip
+    """The random numbers of all samples and epochs."""
+    torch.manual_seed(0)
+    data = loader(
+        Noise(samples, source), workers=workers, batch_size=None, worker_init_fn=init, persistent_workers=persistent
+    )
+    return [float(value) for _ in range(epochs) for value in data]
+
+
+# -- every worker has everything ---------------------------------------------------------------------------------
+class Stream(IterableDataset[int]):
+    """The numbers below ``samples``, all of them from each worker, or, ``divided``, each from one."""
+
+    def __init__(self, samples: int, *, divided: bool = False) -> None:
+        self.samples, self.divided = samples, divided
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if info is None or not self.divided:
+            yield from range(self.samples)
+        else:
+            yield from range(info.id, self.samples, info.num_workers)
+
+
+def batches_of(dataset: Dataset[Any], batch: int, *, workers: int, drop_last: bool = False) -> list[list[int]]:
+    """An epoch's batches as the DataLoader hands them out."""
+    return [found.tolist() for found in loader(dataset, workers=workers, batch_size=batch, drop_last=drop_last)]
+
+
+# -- reading is writing ------------------------------------------------------------------------------------------
+class Names(Dataset[int]):
+    """File names as Python strings or in one array; an item reads ``chunk`` of them, and says how much is private."""
+
+    def __init__(self, count: int, *, array: bool, chunk: int = 5_000) -> None:
+        names = [f"images/train/{i:012d}.jpg" for i in range(count)]
+        packed = np.array(names, dtype="S")
+        self.names: Any = packed if array else names
+        self.count, self.chunk = count, chunk
+        self.nbytes = packed.nbytes if array else sum(map(sys.getsizeof, names))
+
+    def __len__(self) -> int:
+        return self.count // self.chunk
+
+    def __getitem__(self, index: int) -> int:
+        before = private_bytes()
+        for i in range(index * self.chunk, (index + 1) * self.chunk):
+            _ = self.names[i]
+        return private_bytes() - before
+
+
+def copied_by_reading(dataset: Names) -> int:
+    """Bytes that a forked worker makes its own by reading every name once."""
+    return sum(loader(dataset, workers=1, batch_size=None))
+
+
+# -- shared memory -----------------------------------------------------------------------------------------------
+class Zeros(Dataset[torch.Tensor]):
+    """Batches of ``megabytes`` MiB."""
+
+    def __init__(self, batches: int, megabytes: int) -> None:
+        self.batches, self.megabytes = batches, megabytes
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(self.megabytes * MIB, dtype=torch.uint8)
+
+
+def through_shared_memory(
+    megabytes: int = 8, workers: int = 1, prefetch: int = 2, batches: int = 12, step: float = 60, patience: float = 0
+) -> dict[str, Any]:
+    """Batches received by a loop that steps slowly, MiB that /dev/shm held at most, and the loader's complaint if any.
+
+    ``patience`` is DataLoader's ``timeout`` in seconds; with 0 it waits for ever.
+    """
+    positive("megabytes", megabytes)
+    data = loader(
+        Zeros(batches, megabytes), workers=workers, batch_size=None, prefetch_factor=prefetch, timeout=patience
+    )
+    received, most, complaint = 0, 0, ""
+    try:
+        for _ in data:
+            received += 1
+            sleep(step)
+            room = os.statvfs("/dev/shm")
+            most = max(most, (room.f_blocks - room.f_bfree) * room.f_frsize // MIB)
+    except RuntimeError as error:
+        complaint = str(error).strip().splitlines()[-1]
+    return {"received": received, "most_mib": most, "complaint": complaint}
+
+
+def run_with_shm(size: str, **settings: float) -> dict[str, Any] | None:
+    """``through_shared_memory(**settings)`` where /dev/shm holds ``size`` ("20m"), and the last line a worker printed.
+
+    None where that cannot be had. A namespace of its own gets a small file system mounted there, as a container does;
+    nothing outside it notices.
+    """
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return None
+    inside = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
+    words = [f"{name}={value}" for name, value in settings.items()]
+    command = [unshare, "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh",
+               sys.executable, "-m", "infrabook.programs.data_loading", *words]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if not done.stdout:
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.partition(": ")[2])
+    said = [line for line in done.stderr.splitlines() if "Error: " in line]
+    return found | {"worker_said": said[-1] if said else ""}
+
+
+# -- copies to the GPU -------------------------------------------------------------------------------------------
+def copies(megabytes: int = 256, repeats: int = 10) -> dict[str, Any]:
+    """GB/s from pageable and pinned memory to this machine's GPU, and how much of a copy hides behind matmuls."""
+    target = torch.empty(megabytes * MIB, dtype=torch.uint8, device="cuda")
+    host = {"pageable": torch.ones(megabytes * MIB, dtype=torch.uint8)}
+    host["pinned"] = host["pageable"].pin_memory()
+    square = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def copy(kind: str) -> None:
+        target.copy_(host[kind], non_blocking=True)
+
+    def compute(times: int) -> None:
+        for _ in range(times):
+            square @ square
+
+    def both(kind: str, times: int) -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        compute(times)
+        with torch.cuda.stream(side):
+            copy(kind)
+        torch.cuda.current_stream().wait_stream(side)
+
+    def seconds(work: Callable[..., None], *arguments: Any) -> float:
+        work(*arguments)
+        torch.cuda.synchronize()
+        best = float("inf")
+        for _ in range(repeats):
+            start = time.perf_counter()
+            work(*arguments)
+            torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    found: dict[str, Any] = {}
+    times = max(1, round(10 * seconds(copy, "pinned") / seconds(compute, 10)))  # as long as a pinned copy
+    computing = seconds(compute, times)
+    for kind, memory in host.items():
+        alone, together = seconds(copy, kind), seconds(both, kind, times)
+        found[f"{kind}_gb_per_s"] = round(memory.nbytes / alone / 1e9, 2)
+        found[f"{kind}_hidden"] = round((alone + computing - together) / min(alone, computing), 2)
+    return found
+
+
+if __name__ == "__main__":
+    ranks.main(through_shared_memory)
