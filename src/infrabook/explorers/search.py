@@ -68,18 +68,23 @@ def layout_search(
         least = found[0]
         return (
             f'<p class="explorer-answer">None of {len(found):,} layouts fits: the smallest holds '
-            f"{number(f'{least.memory_bytes / GB:.0f} GB', least.memory_bytes)} on its fullest GPU, and there is room "
+            f"{number(f'{least.memory_bytes / GB:.0f} GB', _known(least.memory_bytes))} on its fullest GPU, and there is room "
             f"for {least.room_bytes / GB:.0f}.</p>" + _table([least])
         )
     first = fitting[0]
     near = sum(one.step_s <= 1.05 * first.step_s for one in fitting)
     return (
-        f'<p class="explorer-answer">{number(f"{plain(first.step_s)} s", first.step_s)} a step is the quickest, an MFU '
+        f'<p class="explorer-answer">{number(f"{plain(first.step_s)} s", _known(first.step_s))} a step is the quickest, an MFU '
         f"of {100 * first.mfu('Megatron-LM'):.0f}%. Of {len(found):,} layouts {len(fitting):,} fit, and {near:,} of "
         f"those come within 5% of it.</p>" + _table(fitting[:SHOWN]) + f'<p class="legend">{_legend()}</p>'
         f'<p class="explorer-note">{first.tokens_per_s / 1e6:.2f} million tokens a second. '
         f"{float(flops.per_token(shape, sequence=sequence, convention='Megatron-LM')) / 1e9:,.0f} GFLOP a token.</p>"
     )
+
+
+def _known(value: float) -> float:
+    """Nine digits: ``sum`` adds floats with more care from Python 3.12 on, and the last ones differ."""
+    return float(f"{value:.9g}")
 
 
 def _parts(one: Forecast) -> dict[str, float]:
