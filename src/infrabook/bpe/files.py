@@ -171,6 +171,12 @@ def _pattern_of(pre: dict[str, Any] | None, path: str | os.PathLike[str]) -> str
     raise InfrabookError(f"{os.fspath(path)} does not cut text by bytes and a pattern, as byte-level BPE does")
 
 
+def as_merges(made: tokenizers.Tokenizer) -> list[Merge]:
+    """The merges of a byte-level ``tokenizers.Tokenizer``."""
+    pairs = json.loads(made.to_str())["model"]["merges"]
+    return [(to_bytes(first), to_bytes(second)) for first, second in pairs]
+
+
 # -- writing -----------------------------------------------------------------------------------------------------
 def for_oniguruma(pattern: str) -> str:
     """The pattern of that name for Hugging Face's engine.

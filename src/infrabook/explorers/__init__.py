@@ -32,7 +32,10 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "tensor_split": "divided",
     "overlapped": "overlap",
     "layout_search": "search",
+    "merge_by_merge": "merges",
+    "trainer_work": "trainers",
     "who_keeps_what": "sharing",
+    "funnel": "thresholds",
     "loader_timeline": "feeding",
     "bytes_read": "storage",
 }

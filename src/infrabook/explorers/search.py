@@ -68,17 +68,19 @@ def layout_search(
         least = found[0]
         return (
             f'<p class="explorer-answer">None of {len(found):,} layouts fits: the smallest holds '
-            f"{number(f'{least.memory_bytes / GB:.0f} GB', _known(least.memory_bytes))} on its fullest GPU, and there is room "
-            f"for {least.room_bytes / GB:.0f}.</p>" + _table([least])
+            f"{number(f'{least.memory_bytes / GB:.0f} GB', _known(least.memory_bytes))} on its fullest GPU, and there "
+            f"is room for {least.room_bytes / GB:.0f}.</p>" + _table([least])
         )
     first = fitting[0]
     near = sum(one.step_s <= 1.05 * first.step_s for one in fitting)
+    quickest = number(f"{plain(first.step_s)} s", _known(first.step_s))
+    work = float(flops.per_token(shape, sequence=sequence, convention="Megatron-LM"))
     return (
-        f'<p class="explorer-answer">{number(f"{plain(first.step_s)} s", _known(first.step_s))} a step is the quickest, an MFU '
-        f"of {100 * first.mfu('Megatron-LM'):.0f}%. Of {len(found):,} layouts {len(fitting):,} fit, and {near:,} of "
-        f"those come within 5% of it.</p>" + _table(fitting[:SHOWN]) + f'<p class="legend">{_legend()}</p>'
+        f'<p class="explorer-answer">{quickest} a step is the quickest, an MFU of '
+        f"{100 * first.mfu('Megatron-LM'):.0f}%. Of {len(found):,} layouts {len(fitting):,} fit, and {near:,} of those "
+        f'come within 5% of it.</p>{_table(fitting[:SHOWN])}<p class="legend">{_legend()}</p>'
         f'<p class="explorer-note">{first.tokens_per_s / 1e6:.2f} million tokens a second. '
-        f"{float(flops.per_token(shape, sequence=sequence, convention='Megatron-LM')) / 1e9:,.0f} GFLOP a token.</p>"
+        f"{work / 1e9:,.0f} GFLOP a token.</p>"
     )
 
 

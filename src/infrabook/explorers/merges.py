@@ -1,0 +1,106 @@
+"""A text and its merges, one at a time: what the tokenizer learns from it, and what the text is then made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+from itertools import pairwise
+from typing import TypeAlias
+
+from ..errors import InfrabookError
+from ..explore import Choice, Number, Text, explore, number
+
+EXAMPLE = "low low low low low lower lower widest widest widest newest newest newest newest newest newest"
+LONGEST = 2000
+Word: TypeAlias = tuple[bytes, ...]
+Pair: TypeAlias = tuple[bytes, bytes]
+
+
+def merged(word: Word, pair: Pair) -> Word:
+    """``word`` with each ``pair`` as one token, from the left."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(word):
+        two = word[at : at + 2] == pair
+        found.append(word[at] + word[at + 1] if two else word[at])
+        at += 1 + two
+    return tuple(found)
+
+
+def cut(text: str) -> list[str]:
+    """Words with the space before them: simpler than GPT-2's pattern, which needs a package for letters."""
+    words: list[str] = []
+    for line in text.splitlines(keepends=True):
+        for i, word in enumerate(line.split(" ")):
+            if word or i:
+                words.append((" " if i else "") + word)
+    return [word for word in words if word.strip(" ")]
+
+
+def learn(
+    words: Counter[Word], steps: int, greatest: bool
+) -> tuple[Counter[Word], list[tuple[tuple[bytes, bytes], int]]]:
+    """The words after ``steps`` merges, and each merge with its count."""
+    merges = []
+    for _ in range(steps):
+        pairs: Counter[Pair] = Counter()
+        for word, count in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += count
+        if not pairs:
+            break
+        most = max(pairs.values())
+        best = (max if greatest else min)(pair for pair, count in pairs.items() if count == most)
+        merges.append((best, most))
+        after: Counter[Word] = Counter()
+        for word, count in words.items():
+            after[merged(word, best)] += count
+        words = after
+    return words, merges
+
+
+@explore(
+    text=Text(label="text", rows=3, placeholder=EXAMPLE),
+    step=Number(0, 60, label="merges"),
+    ties=Choice({"to the greatest pair": "greatest", "to the smallest pair": "least"}, label="equal counts go"),
+)
+def merge_by_merge(text: str = "", step: int = 6, ties: str = "greatest") -> str:
+    """Byte-pair encoding learned from a text, merge by merge."""
+    given = text or EXAMPLE
+    if len(given) > LONGEST:
+        raise InfrabookError(f"the text has {len(given):,} characters; {LONGEST:,} are the most here")
+    start: Counter[Word] = Counter(tuple(bytes([b]) for b in word.encode()) for word in cut(given))
+    if not start:
+        raise InfrabookError("the text has no word")
+    words, merges = learn(start, step, ties == "greatest")
+    total = sum(len(word) * count for word, count in words.items())
+    size = sum(len(word) * count for word, count in start.items())
+    last = merges[-1] if merges else None
+    said = (
+        f"The last joined {_shown(last[0][0])} and {_shown(last[0][1])}, which stood side by side {last[1]} times."
+        if last
+        else "No merge yet: every byte is a token."
+    )
+    if len(merges) < step:
+        said += f" There are no more than {len(merges)}: every word is one token."
+    rows = "".join(
+        f'<tr><th scope="row">{_tokens(word)}</th><td class="amount">{count}</td>'
+        f'<td class="amount">{len(word)}</td></tr>'
+        for word, count in words.most_common(12)
+    )
+    learned = " ".join(_shown(first + second) for (first, second), _ in merges)
+    return (
+        f'<p class="explorer-answer">{number(f"{total:,} tokens", total)} for {size:,} bytes: '
+        f"{size / total:.2f} bytes a token, after {len(merges)} merges. {said}</p>"
+        f'<table class="ledger"><thead><tr><th scope="col">word</th><th scope="col" class="amount">times</th>'
+        f'<th scope="col" class="amount">tokens</th></tr></thead><tbody>{rows}</tbody></table>'
+        f'<p class="explorer-note">Learned, in order: {learned or "nothing"}.</p>'
+    )
+
+
+def _shown(token: bytes) -> str:
+    return f"<code>{escape(token.decode('utf-8', 'backslashreplace').replace(' ', '␣').replace(chr(10), '⏎'))}</code>"
+
+
+def _tokens(word: Word) -> str:
+    return " ".join(map(_shown, word))
