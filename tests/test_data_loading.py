@@ -146,6 +146,11 @@ def test_the_recipe_names_the_slow_part(name: str, verdict: str) -> None:
     assert program.diagnose(program.PREPARED[name], 12).verdict == verdict
 
 
+def test_the_profiler_sees_the_loop_wait() -> None:
+    hungry, fed = (program.profiled(program.PREPARED[name], 10) for name in ("A", "C"))
+    assert hungry > 0.5 > fed
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 def test_the_recipe_does_not_need_workers(workers: int) -> None:
     assert program.diagnose(program.Program(4, 60, 10, workers), 12).verdict == "transform"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -116,15 +115,17 @@ def watch(
     return Timeline(tuple(made), workers, prefetch), drawn
 
 
-def loader(dataset: Dataset[Any], *, workers: int, **settings: Any) -> DataLoader[Any]:
-    """PyTorch's DataLoader, its workers started by ``start_method``.
+class Loader(DataLoader[Any]):
+    """PyTorch's, without its warning about more workers than cores: ours sleep."""
 
-    Without its warning about more workers than cores: ours sleep.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        method = start_method() if workers else None
-        return DataLoader(dataset, num_workers=workers, multiprocessing_context=method, **settings)
+    def check_worker_number_rationality(self) -> None:
+        """Nothing to say."""
+
+
+def loader(dataset: Dataset[Any], *, workers: int, **settings: Any) -> DataLoader[Any]:
+    """PyTorch's DataLoader with its usual arguments, its workers started by ``start_method``."""
+    method = start_method() if workers else None
+    return Loader(dataset, num_workers=workers, multiprocessing_context=method, **settings)
 
 
 def private_bytes() -> int:

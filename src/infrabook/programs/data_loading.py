@@ -15,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..measure import ranks
@@ -68,7 +70,7 @@ class Diagnosis(NamedTuple):
     verdict: str
 
 
-def diagnose(program: Program, batches: int = 24) -> Diagnosis:
+def diagnose(program: Program, batches: int = 16) -> Diagnosis:
     """Which part to work on, by leaving parts out: the data, then the model, then the transform."""
 
     def data(*, transformed: bool = True) -> Iterable[torch.Tensor]:
@@ -82,6 +84,29 @@ def diagnose(program: Program, batches: int = 24) -> Diagnosis:
     return Diagnosis(
         whole, model_alone, data_alone, loading_alone, verdict(whole, model_alone, data_alone, loading_alone)
     )
+
+
+def profiled(program: Program, batches: int = 16) -> float:
+    """The part of the loop's time inside the loader's ``__next__``, as PyTorch's profiler has it: where it waits."""
+    data = loader(Files(program, batches), workers=program.workers, batch_size=None)
+    with silent(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace, record_function("loop"):
+        for _ in data:
+            sleep(program.step)
+    rows = {row.key: row.cpu_time_total for row in trace.key_averages()}
+    return float(sum(spent for key, spent in rows.items() if key.startswith("enumerate(DataLoader)")) / rows["loop"])
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without what the profiler's C++ says on standard error when it starts and stops."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def verdict(whole: float, model_alone: float, data_alone: float, loading_alone: float) -> str:
