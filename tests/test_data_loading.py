@@ -94,6 +94,15 @@ def test_nonsense_is_refused(settings: dict[str, object], sentence: str) -> None
         _ = simulate(1, load=1).interval
 
 
+def test_a_chart_shows_all_that_happens_in_its_window() -> None:
+    line = simulate(480, load=SKEWED, step=10, workers=4)
+    rows = dict(line.chart(start=800, end=1200))
+    assert sum(span.end - span.start for span in rows["worker 0"]) == 400, "the slow worker never rests"
+    assert sum(span.end - span.start for span in rows["step"]) == 200
+    assert all(0 <= span.start < span.end <= 400 for row in rows.values() for span in row)
+    assert [name for name, _ in simulate(4, load=1, copy=1).chart()] == ["loop", "copy", "step"]
+
+
 def test_workers_needed() -> None:
     assert workers_needed(batch=90, step=30) == 3
     assert workers_needed(batch=91, step=30) == 4

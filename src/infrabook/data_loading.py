@@ -79,27 +79,27 @@ class Timeline:
         had = self.batches[index].delivered
         return sum(batch.issued <= had for batch in self.batches)
 
-    def chart(self, first: int = 0, last: int | None = None) -> list[tuple[str, list[Span]]]:
-        """Rows for ``charts.gantt``: each worker, the copies, the device; without workers the loop's own loading."""
-        shown = self.batches[first:last]
-        begin = min((batch.started for batch in shown), default=0) if first else 0
+    def chart(self, start: Exact = 0, end: Exact | None = None) -> list[tuple[str, list[Span]]]:
+        """Rows for ``charts.gantt``, from ``start`` to ``end``: each worker, or the loop's own loading; copies; steps.
+
+        >>> [(name, len(spans)) for name, spans in simulate(4, load=30, step=10, workers=2).chart(start=30, end=60)]
+        [('worker 0', 1), ('worker 1', 1), ('step', 2)]
+        """
+        end = self.batches[-1].stepped if end is None else end
+
+        def spans(kind: str, moments: Sequence[tuple[int, Exact, Exact]]) -> list[Span]:
+            cut = [(number, max(begin, start), min(until, end)) for number, begin, until in moments]
+            return [Span(exact(b - start), exact(e - start), kind, str(number)) for number, b, e in cut if e > b]
+
         rows = []
         for worker in range(self.workers) if self.workers else (-1,):
-            mine: list[Span] = []
-            for batch in shown:
-                if batch.worker == worker:
-                    mine += _span(batch.started - begin, batch.loaded - begin, "load", str(batch.number))
-                    mine += _span(batch.loaded - begin, batch.ready - begin, "transform", str(batch.number))
-            rows.append((f"worker {worker}" if self.workers else "loop", mine))
-        copies = [s for b in shown for s in _span(b.copying - begin, b.copied - begin, "copy", str(b.number))]
-        if copies:
-            rows.append(("copy", copies))
-        steps = [s for b in shown for s in _span(b.stepping - begin, b.stepped - begin, "step", str(b.number))]
-        return [*rows, ("step", steps)]
-
-
-def _span(start: Exact, end: Exact, kind: str, label: str) -> list[Span]:
-    return [Span(start, end, kind, label)] if end > start else []
+            mine = [batch for batch in self.batches if batch.worker == worker]
+            made = spans("load", [(b.number, b.started, b.loaded) for b in mine])
+            made += spans("transform", [(b.number, b.loaded, b.ready) for b in mine])
+            rows.append((f"worker {worker}" if self.workers else "loop", sorted(made)))
+        copies = spans("copy", [(b.number, b.copying, b.copied) for b in self.batches])
+        steps = spans("step", [(b.number, b.stepping, b.stepped) for b in self.batches])
+        return [*rows, *([("copy", copies)] if copies else []), ("step", steps)]
 
 
 def simulate(

@@ -48,18 +48,19 @@ def loader_timeline(
 
     lines = {count: at(count) for count in range(9)}
     line = lines[workers]
-    alone = exact(step)
+    device = data_loading.interval(load=0, copy=copy, step=step, workers=1, loop=loop)
     answer = (
         f"{number(f'{plain(float(line.interval))} ms', line.interval)} a step, of which the device computes "
-        f"{plain(float(alone))}: it is busy for {percent(line.utilization, 1, 0)}."
+        f"{plain(step)}: it is busy for {percent(line.utilization, 1, 0)}."
     )
-    first = 4 * every if len(line.batches) > 4 * every + SHOWN else 0
+    first = line.batches[len(line.batches) // 2]
+    last = line.batches[len(line.batches) // 2 + SHOWN - 1]
     picture = gantt(
-        line.chart(first, first + SHOWN), unit="ms", rest="waiting",
+        line.chart(first.stepping, last.stepped), unit="ms", rest="waiting",
         title=f"{SHOWN} batches with {workers} workers: {plain(float(line.interval))} ms a step, the device busy for "
         f"{percent(line.utilization, 1, 0)}",
     )  # fmt: skip
-    return f'<p class="explorer-answer">{answer}</p>{picture}{_table(lines, workers)}{_note(line, loads, transform)}'
+    return f'<p class="explorer-answer">{answer}</p>{picture}{_table(lines, workers)}{_note(line, loads, transform, device)}'
 
 
 def _table(lines: dict[int, Timeline], chosen: int) -> str:
@@ -70,20 +71,22 @@ def _table(lines: dict[int, Timeline], chosen: int) -> str:
             ("batches in flight", ' class="amount"'),
         )
     )  # fmt: skip
-    rows = "".join(
-        f'<tr{" class=total" if count == chosen else ""}><th scope="row">{count}{" (shown)" if count == chosen else ""}'
-        f'</th><td class="amount">{plain(float(line.interval))}</td>'
-        f'<td class="amount">{percent(line.utilization, 1, 0)}</td>'
-        f'<td class="amount">{count * line.prefetch}</td></tr>'
-        for count, line in lines.items()
-    )
+
+    def row(count: int, line: Timeline) -> str:
+        begin, end = ("<strong>", "</strong>") if count == chosen else ("", "")
+        cells = (plain(float(line.interval)), percent(line.utilization, 1, 0), str(count * line.prefetch))
+        amounts = "".join(f'<td class="amount">{begin}{cell}{end}</td>' for cell in cells)
+        shown = ' aria-current="true"' if count == chosen else ""
+        return f'<tr{shown}><th scope="row">{begin}{count}{end}</th>{amounts}</tr>'
+
+    rows = "".join(row(count, line) for count, line in lines.items())
     return (
         f'<table class="ledger steps"><caption>the same batches with other numbers of workers</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
-def _note(line: Timeline, loads: list[Exact], transform: float) -> str:
+def _note(line: Timeline, loads: list[Exact], transform: float, device: Exact) -> str:
     """What the mean promises, and what the slowest batch needs."""
     if not line.workers:
         return '<p class="explorer-note">Without workers nothing is in flight: the loop loads each batch itself.</p>'
@@ -93,8 +96,8 @@ def _note(line: Timeline, loads: list[Exact], transform: float) -> str:
     said += f"{plain(float(pace))} ms. "
     slowest = Fraction(max(loads)) + exact(transform)
     if slowest:
-        needed = data_loading.prefetch_needed(slowest=slowest, step=line.interval, workers=line.workers)
-        said += f"A batch is asked for {line.workers * line.prefetch} steps ahead; to hide the slowest, "
-        said += f"{plain(float(slowest))} ms, at this pace it takes {plain(float(slowest / Fraction(line.interval)))}, "
-        said += f"a prefetch of {needed}."
+        needed = data_loading.prefetch_needed(slowest=slowest, step=device, workers=line.workers)
+        said += f"The slowest takes {plain(float(slowest))} ms. To hide it from a device that is never hungry takes "
+        said += f"{plain(float(slowest / Fraction(device)))} batches in flight, a prefetch of {needed}, "
+        said += "and workers that keep up."
     return f'<p class="explorer-note">{said}</p>'
