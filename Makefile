@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: site serve test labs labs-portable labs-colab links bench clean lint
+.PHONY: site serve test labs labs-portable labs-colab links bench bench-bpe clean lint
 
 site: $(VENV)/.site node_modules/.complete
 	$(BIN)/python tools/build_site.py
@@ -41,6 +41,11 @@ labs-colab:
 
 links: $(VENV)/.site node_modules/.complete
 	$(BIN)/python tools/build_site.py --links
+
+# trainers and encoders of BPE side by side: make bench-bpe TEXT=/tmp/words.txt ARGS="--make words 100"
+TEXT ?= src/infrabook/data/corpus.txt
+bench-bpe: $(VENV)/.test
+	$(BIN)/python tools/bench_bpe.py $(TEXT) $(ARGS)
 
 bench: $(VENV)/.test node_modules/.complete
 	$(BIN)/python tools/bench.py

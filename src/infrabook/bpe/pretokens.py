@@ -37,7 +37,7 @@ PATTERNS: dict[str, str] = {
 """Patterns by name; any other pattern may be given as itself."""
 
 BLOCK = 1 << 16  # bytes read at once: larger blocks leave the processor's caches and halve the speed
-SMALL = 1 << 22  # a file below this is not worth other processes
+SMALL = 1 << 24  # a process is worth starting for this many bytes or more
 _MARK = "\0"  # put before white space to cut there; text that has it goes another way
 _SPACES = [chr(code) for code in range(0x3001) if regex.match(r"\s", chr(code))]
 _OTHERS = [space for space in _SPACES if space not in " \n"]

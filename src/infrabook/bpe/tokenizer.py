@@ -6,9 +6,10 @@ that ordinary text is mostly look-ups. ``files`` has the formats of other librar
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import processes
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 _NEVER = 1 << 60
-_SHORT = 256  # longer words are merged rule by rule, not place by place
+_SHORT = 256  # a longer word is searched once, and not again for every merge
 _STRETCH = 1 << 15  # characters that are cut into pieces at once
 
 
@@ -85,7 +86,7 @@ class Tokenizer:
         codes = {bytes([byte]): chr(byte) for byte in range(256)}
         self._ids = [ids[bytes([byte])] for byte in range(256)]
         self._rank: dict[str, int] = {}
-        self._made: dict[str, str] = {}
+        self._rules_by_rank: list[str] = []  # what the merge of this rank makes
         for rank, (first, second) in enumerate(self.merges):
             if first not in codes or second not in codes:
                 raise InfrabookError(f"merge {rank} joins {first!r} and {second!r}, of which one has not been made yet")
@@ -97,7 +98,7 @@ class Tokenizer:
                 self._ids.append(ids[token])
             pair = codes[first] + codes[second]
             self._rank.setdefault(pair, rank)
-            self._made.setdefault(pair, codes[token])
+            self._rules_by_rank.append(codes[token])
 
     # -- encoding ------------------------------------------------------------------------------------------------
     def encode(
@@ -201,52 +202,71 @@ class Tokenizer:
     def _ordinary(self, text: str) -> Iterator[int]:
         if self.pattern != "gpt2":
             return chain.from_iterable(map(self._words.__getitem__, self._regex.findall(text)))
-        return chain.from_iterable(
-            map(self._pieces.__getitem__, chain.from_iterable(map(pretokens.pieces, _stretches(text))))
-        )
+        known = self._pieces.__getitem__
+        if len(text) <= 2 * _STRETCH:
+            return chain.from_iterable(map(known, pretokens.pieces(text)))
+        return chain.from_iterable(map(known, chain.from_iterable(map(pretokens.pieces, _stretches(text)))))
 
     def _piece(self, piece: str) -> tuple[int, ...]:
-        words = self._regex.findall(piece)
-        if len(words) == 1:
-            return self._words[words[0]]
-        return tuple(chain.from_iterable(map(self._words.__getitem__, words)))
+        if piece[1:].isalpha() and (piece[0] == " " or piece[0].isalpha()):  # what the pattern takes as one
+            return self._word(piece)
+        return tuple(chain.from_iterable(map(self._words.__getitem__, self._regex.findall(piece))))
 
     def _word(self, word: str) -> tuple[int, ...]:
         """The ids of one pre-token."""
         text = _bytes(word).decode("latin-1")
-        tokens = self._short(text) if len(text) <= _SHORT else self._long(text)
-        ids = self._ids
-        return tuple([ids[code] for code in map(ord, tokens)])
-
-    def _short(self, text: str) -> Sequence[str]:
-        rank, made = self._rank.get, self._made
+        if len(text) > _SHORT:
+            return self._long(text)
+        rank, rules = self._rank.get, self._rules_by_rank
         tokens = list(text)
-        ranks = [rank(tokens[i] + tokens[i + 1], _NEVER) for i in range(len(tokens) - 1)]
+        ranks = [rank(first + second, _NEVER) for first, second in pairwise(tokens)]
         while ranks:
             least = min(ranks)
             if least == _NEVER:
                 break
             at = ranks.index(least)
-            tokens[at] = made[tokens[at] + tokens[at + 1]]
-            del tokens[at + 1]
-            del ranks[at]
+            tokens[at] = rules[least]
+            del tokens[at + 1], ranks[at]
             if at < len(ranks):
                 ranks[at] = rank(tokens[at] + tokens[at + 1], _NEVER)
             if at:
                 ranks[at - 1] = rank(tokens[at - 1] + tokens[at], _NEVER)
-        return tokens
+        ids = self._ids
+        return tuple([ids[code] for code in map(ord, tokens)])
 
-    def _long(self, text: str) -> str:
-        """A run of many tokens: the merge that comes first, everywhere at once."""
-        rank, made = self._rank.get, self._made
-        while True:
-            ranked = [
-                (found, pair) for pair in set(map(str.__add__, text, text[1:])) if (found := rank(pair)) is not None
-            ]
-            if not ranked:
-                return text
-            pair = min(ranked)[1]
-            text = text.replace(pair, made[pair])
+    def _long(self, text: str) -> tuple[int, ...]:
+        """A run of many characters: pairs wait in a heap, so that a merge costs what it changes."""
+        rank, rules = self._rank.get, self._rules_by_rank
+        tokens: list[str] = list(text)
+        after = list(range(1, len(tokens) + 1))
+        before = list(range(-1, len(tokens) - 1))
+        end = len(tokens)
+        waiting = [
+            (least, at)
+            for at, pair in enumerate(map(str.__add__, text, text[1:]))
+            if (least := rank(pair, _NEVER)) < _NEVER
+        ]
+        heapq.heapify(waiting)
+        while waiting:
+            least, at = heapq.heappop(waiting)
+            right = after[at]
+            if right >= end or not tokens[at] or rank(tokens[at] + tokens[right], _NEVER) != least:
+                continue  # one of the two has been merged with another since
+            tokens[at] = rules[least]
+            tokens[right] = ""
+            beyond = after[at] = after[right]
+            if beyond < end:
+                before[beyond] = at
+                new = rank(tokens[at] + tokens[beyond], _NEVER)
+                if new < _NEVER:
+                    heapq.heappush(waiting, (new, at))
+            left = before[at]
+            if left >= 0:
+                new = rank(tokens[left] + tokens[at], _NEVER)
+                if new < _NEVER:
+                    heapq.heappush(waiting, (new, left))
+        ids = self._ids
+        return tuple([ids[ord(token)] for token in tokens if token])
 
     # -- decoding ------------------------------------------------------------------------------------------------
     def decode_bytes(self, ids: Iterable[int]) -> bytes:

@@ -41,7 +41,8 @@ def _amdahl() -> float:
 @exercise(
     "bpe-training/3",
     mistakes={
-        "that puts the stale entry back as it was: it would come up again at once, for ever.": lambda: "leave it",
+        "the pair would never be merged, however frequent it is later.": lambda: "drop it",
+        "it would come up again at once, for ever.": lambda: "leave it",
     },
 )
 def _stale() -> str:
