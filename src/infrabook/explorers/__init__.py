@@ -38,6 +38,7 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "funnel": "thresholds",
     "loader_timeline": "feeding",
     "bytes_read": "storage",
+    "both_ends": "vocabulary",
 }
 
 
