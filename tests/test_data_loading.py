@@ -111,7 +111,7 @@ def test_workers_needed() -> None:
 # -- the real DataLoader -------------------------------------------------------------------------------------------
 torch = pytest.importorskip("torch")
 
-from infrabook.measure.loader import start_method, watch  # noqa: E402  (needs torch)
+from infrabook.measure.loader import device_beside, start_method, watch  # noqa: E402  (needs torch)
 from infrabook.programs import data_loading as program  # noqa: E402
 
 forks = pytest.mark.skipif(start_method() != "fork", reason="about forked workers")
@@ -148,6 +148,14 @@ def test_dataloader_takes_as_long_as_predicted(workers: int) -> None:
     line, _ = watch(16, workers=workers, **costs)  # type: ignore[arg-type]
     predicted = interval(workers=workers, **costs)  # type: ignore[arg-type]
     assert 0.8 < float(line.interval) / float(predicted) < 2
+
+
+def test_a_loop_that_does_not_wait_overlaps_without_workers() -> None:
+    costs = {"load": 36, "copy": 8, "step": 40}
+    real = {loop: device_beside(12, loop=loop, **costs) for loop in LOOPS}  # type: ignore[arg-type]
+    for loop in LOOPS:
+        assert 0.85 < real[loop] / float(interval(loop=loop, **costs)) < 1.5, loop  # type: ignore[arg-type]
+    assert real["waits"] > 1.3 * real["runs ahead"]
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("A", "load"), ("B", "transform"), ("C", "model")])
@@ -211,7 +219,8 @@ def test_batches_in_shared_memory_and_what_happens_without_room() -> None:
     if ample is None:
         pytest.skip("no namespaces of one's own here")
     predicted = data_loading.shared_memory_bytes(batch_bytes=4, workers=2, prefetch=2, exchange=False)
-    assert ample == {"received": 12, "most_mib": predicted, "complaint": "", "worker_said": ""}
+    assert predicted <= ample.pop("most_mib") <= predicted + 4, "a busy worker may hold one a little longer"
+    assert ample == {"received": 12, "complaint": "", "worker_said": ""}
     short = program.run_with_shm("8m", megabytes=4, workers=2, prefetch=2, batches=12, patience=2)
     assert short is not None
     assert short["received"] < 12

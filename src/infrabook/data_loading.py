@@ -231,7 +231,8 @@ def input_bytes_per_s(*, samples_per_s: Duration, sample_bytes: int) -> Exact:
 def shared_memory_bytes(*, batch_bytes: int, workers: int, prefetch: int = 2, exchange: bool = True) -> int:
     """Bytes of batches in shared memory when the workers are ahead: those in flight and the one in the loop's hands.
 
-    With ``exchange`` also the one more that is made while the loop, asking for the next, still holds the last.
+    With ``exchange`` also the one more that is made while the loop, asking for the next, still holds the last. A busy
+    machine may take a moment to let go of one: leave room.
 
     >>> shared_memory_bytes(batch_bytes=64 * 224 * 224 * 3 * 4, workers=8) / 10**6
     693.633024

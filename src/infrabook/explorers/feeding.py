@@ -60,7 +60,8 @@ def loader_timeline(
         title=f"{SHOWN} batches with {workers} workers: {plain(float(line.interval))} ms a step, the device busy for "
         f"{percent(line.utilization, 1, 0)}",
     )  # fmt: skip
-    return f'<p class="explorer-answer">{answer}</p>{picture}{_table(lines, workers)}{_note(line, loads, transform, device)}'
+    note = _note(line, loads, transform, device)
+    return f'<p class="explorer-answer">{answer}</p>{picture}{_table(lines, workers)}{note}'
 
 
 def _table(lines: dict[int, Timeline], chosen: int) -> str:

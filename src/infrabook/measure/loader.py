@@ -8,8 +8,10 @@ agree between processes. ``data_loading.simulate`` predicts the same ``Timeline`
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -126,6 +128,40 @@ def loader(dataset: Dataset[Any], *, workers: int, **settings: Any) -> DataLoade
     """PyTorch's DataLoader with its usual arguments, its workers started by ``start_method``."""
     method = start_method() if workers else None
     return Loader(dataset, num_workers=workers, multiprocessing_context=method, **settings)
+
+
+def device_beside(batches: int, *, load: Costs, copy: float, step: float, loop: str) -> float:
+    """ms a step of a loop over the real DataLoader, without workers, beside a device that computes by itself.
+
+    The device is two threads that sleep in the order of what they are given: its stream of work, and one for copies.
+    ``loop`` is one of ``data_loading.LOOPS``.
+    """
+    ends: list[float] = []
+
+    def run(copied: Future[None] | None, began: threading.Event) -> None:
+        if copied:
+            copied.result()
+        began.set()
+        sleep(step)
+        ends.append(time.monotonic())
+
+    with ThreadPoolExecutor(1) as computing, ThreadPoolExecutor(1) as copying:
+        before: threading.Event | None = None
+        for _ in loader(Sleeping(batches, load=load), workers=0, batch_size=None):
+            began = threading.Event()
+            if loop == "copy stream":
+                copied = copying.submit(sleep, copy)
+                computing.submit(run, copied, began)
+                if before:
+                    before.wait()  # one batch waits on the device, not more
+                before = began
+            else:  # in line behind the step before it, and the loop waits for the copy
+                computing.submit(sleep, copy).result()
+                done = computing.submit(run, None, began)
+                if loop == "waits":
+                    done.result()
+    second = ends[(len(ends) - 1) // 2 :]
+    return 1000 * (second[-1] - second[0]) / (len(second) - 1)
 
 
 def private_bytes() -> int:
