@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_similar_pairs_are_those_of_comparing_all() -> None:
         sets = [frozenset(chance.choices("abcdefgh", k=chance.randint(1, 7))) for _ in range(12)]
         for least in (0.1, 0.5, 1):
             wanted = {(i, j): dataset.jaccard(sets[i], sets[j]) for i, j in combinations(range(12), 2)}
-            assert dataset.similar_pairs(sets, least) == {k: v for k, v in wanted.items() if v >= least}
+            assert dataset.similar_pairs(sets, least) == {k: v for k, v in wanted.items() if v >= Fraction(str(least))}
 
 
 def test_the_s_curve_of_the_textbook() -> None:
@@ -223,7 +224,7 @@ def test_the_explorers_table_is_what_its_tool_writes() -> None:
     pytest.importorskip("datasketch")
     import funnel_table
 
-    assert json.loads(funnel_table.PATH.read_text("utf-8")) == funnel_table.table()
+    assert tomllib.loads(funnel_table.PATH.read_text("utf-8")) == funnel_table.table()
 
 
 def words(html: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import InfrabookError
 from .ledger import Ledger, Row, ledger
-from .units import positive
+from .units import exact, positive
 
 # The words that an English text cannot do without.
 FUNCTION_WORDS = frozenset(
@@ -237,13 +237,15 @@ def jaccard(a: Collection[str], b: Collection[str]) -> Fraction:
 def similar_pairs(sets: Sequence[Collection[str]], least: Fraction | float) -> dict[tuple[int, int], Fraction]:
     """Every pair (i, j), i < j, whose Jaccard similarity is at least ``least``, exactly, with that similarity.
 
-    Pairs that share no element are never looked at, so ``least`` has to be more than 0.
+    Pairs that share no element are never looked at, so ``least`` has to be more than 0. A float counts as written:
+    0.4 is two fifths.
 
     >>> similar_pairs([{"a", "b"}, {"c"}, {"b", "a"}], 0.5)
     {(0, 2): Fraction(1, 1)}
     """
     if not 0 < least <= 1:
         raise InfrabookError(f"the least similarity has to be more than 0 and at most 1, and is {least}")
+    least = exact(least)
     holders: dict[str, list[int]] = {}
     found = {}
     for j, elements in enumerate(sets):

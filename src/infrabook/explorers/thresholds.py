@@ -1,33 +1,70 @@
 """A funnel's thresholds over the crawl of ``crawl``: what goes on, what is lost, which duplicates stay.
 
-The texts' signals, the similarity of each pair and the minima on which signatures agree stand in ``data/funnel.json``
+The texts' signals, the similarity of each pair and the minima on which signatures agree stand in ``data/funnel.toml``
 (``tools/funnel_table.py`` writes it), so that nothing is hashed here.
 """
 
 from __future__ import annotations
 
-import json
+from fractions import Fraction
 from functools import cache
 from html import escape
-from importlib import resources
-from typing import Any
+from typing import NamedTuple
 
+from .. import lookup
 from ..dataset import candidate_probability, clusters
 from ..errors import InfrabookError
 from ..explore import Number, explore, number
+from ..units import exact
 from .views import plain
 
 MINIMA = 128
 
 
-@cache
-def table() -> dict[str, Any]:
-    """The table; a text is (origin, words, function words, lettered, repeated, runs, ok, tokens, sizes of its pages).
+class Text(NamedTuple):
+    """A distinct text: ``origin`` is the number of the book's text that it copies, -1 for rubbish, -2 for others."""
 
-    The origin is the number of the book's text that it is a copy of, -1 for rubbish and -2 for other articles.
-    """
-    found: dict[str, Any] = json.loads((resources.files("infrabook") / "data" / "funnel.json").read_text("utf-8"))
-    return found
+    origin: int
+    words: int
+    function_words: int
+    lettered: int
+    repeated: int
+    runs: int
+    ok: int  # passes the rules that have no control
+    tokens: tuple[int, ...]  # of each page that has it, the earliest first
+
+
+class Pair(NamedTuple):
+    """Two similar texts, i before j: how similar, and on which minima their signatures agree, a bit each."""
+
+    i: int
+    j: int
+    similarity: Fraction
+    agree: int
+
+
+class Table(NamedTuple):
+    """The crawl, as far as the funnel looks at it."""
+
+    originals: int
+    undecodable: int
+    texts: tuple[Text, ...]
+    pairs: tuple[Pair, ...]
+
+
+@cache
+def table() -> Table:
+    """What ``tools/funnel_table.py`` wrote."""
+    found = lookup.toml("funnel")
+    texts = []
+    for line in found["texts"].splitlines():
+        origin, words, function_words, lettered, repeated, runs, ok, *tokens = map(int, line.split())
+        texts.append(Text(origin, words, function_words, lettered, repeated, runs, ok, tuple(tokens)))
+    pairs = []
+    for line in found["pairs"].splitlines():
+        i, j, shared, either, agree = line.split()
+        pairs.append(Pair(int(i), int(j), Fraction(int(shared), int(either)), int(agree, 16)))
+    return Table(found["originals"], found["undecodable"], tuple(texts), tuple(pairs))
 
 
 @explore(
@@ -48,33 +85,33 @@ def funnel(
         raise InfrabookError(
             f"{bands} bands of {rows} need signatures of {bands * rows} minima, and these have {MINIMA}: take fewer"
         )
-    data = table()
-    texts = data["texts"]
+    data, least = table(), exact(threshold)
+    texts = data.texts
     everything = list(range(len(texts)))
-    english = [i for i in everything if 100 * texts[i][2] >= function_words * max(1, texts[i][1])]
+    english = [i for i in everything if 100 * texts[i].function_words >= function_words * max(1, texts[i].words)]
     good = [i for i in english if _good(texts[i], words, lettered, repeated)]
     alive = set(good)
-    held = [pair for pair in data["pairs"] if pair[0] in alive and pair[1] in alive]
-    proposed = [pair for pair in held if _candidate(int(pair[4], 16), bands, rows)]
-    found = [pair for pair in proposed if pair[2] >= threshold * pair[3]]
-    similar = sum(pair[2] >= threshold * pair[3] for pair in held)
-    cluster = clusters(len(texts), [(pair[0], pair[1]) for pair in found])
+    held = [pair for pair in data.pairs if pair.i in alive and pair.j in alive]
+    proposed = [pair for pair in held if _candidate(pair.agree, bands, rows)]
+    found = [pair for pair in proposed if pair.similarity >= least]
+    similar = sum(pair.similarity >= least for pair in held)
+    cluster = clusters(len(texts), [(pair.i, pair.j) for pair in found])
     kept = [i for i in good if cluster[i] == i]
     stages = [
-        ("fetched", _pages(everything, texts) + len(data["undecodable"]), _tokens(everything, texts)),
-        ("decoded", _pages(everything, texts), _tokens(everything, texts)),
-        ("English", _pages(english, texts), _tokens(english, texts)),
-        ("good enough", _pages(good, texts), _tokens(good, texts)),
-        ("no exact duplicates", len(good), sum(texts[i][7] for i in good)),
-        ("no near-duplicates", len(kept), sum(texts[i][7] for i in kept)),
+        ("fetched", _pages(everything) + data.undecodable, _tokens(everything)),
+        ("decoded", _pages(everything), _tokens(everything)),
+        ("English", _pages(english), _tokens(english)),
+        ("good enough", _pages(good), _tokens(good)),
+        ("no exact duplicates", len(good), sum(texts[i].tokens[0] for i in good)),
+        ("no near-duplicates", len(kept), sum(texts[i].tokens[0] for i in kept)),
     ]
-    of_book = [texts[i][0] for i in kept if texts[i][0] >= 0]
-    lost, copies = data["originals"] - len(set(of_book)), len(of_book) - len(set(of_book))
-    rubbish = sum(texts[i][0] == -1 for i in kept)
+    of_book = [texts[i].origin for i in kept if texts[i].origin >= 0]
+    lost, copies = data.originals - len(set(of_book)), len(of_book) - len(set(of_book))
+    rubbish = sum(texts[i].origin == -1 for i in kept)
     tokens = stages[-1][2]
     answer = (
         f"{number(f'{tokens:,} tokens', tokens)} in {len(kept)} documents come out. {copies} of them are copies of "
-        f"another that is kept too, and {rubbish} rubbish. Of the book’s {data['originals']} texts, {lost} are lost."
+        f"another that is kept too, and {rubbish} rubbish. Of the book’s {data.originals} texts, {lost} are lost."
     )
     return (
         f'<p class="explorer-answer">{answer}</p>{_stages(stages)}{_curve(held, proposed, bands, rows)}'
@@ -84,27 +121,27 @@ def funnel(
     )
 
 
-def _good(text: list[Any], words: int, lettered: int, repeated: int) -> bool:
+def _good(text: Text, words: int, lettered: int, repeated: int) -> bool:
     return bool(
-        text[6]
-        and text[1] >= words
-        and 100 * text[3] >= lettered * max(1, text[1])
-        and 100 * text[4] <= repeated * text[5]
+        text.ok
+        and text.words >= words
+        and 100 * text.lettered >= lettered * max(1, text.words)
+        and 100 * text.repeated <= repeated * text.runs
     )
 
 
-def _candidate(mask: int, bands: int, rows: int) -> bool:
+def _candidate(agree: int, bands: int, rows: int) -> bool:
     """Whether all minima of some band agree."""
     band = (1 << rows) - 1
-    return any((mask >> place * rows) & band == band for place in range(bands))
+    return any((agree >> place * rows) & band == band for place in range(bands))
 
 
-def _pages(kept: list[int], texts: list[list[Any]]) -> int:
-    return sum(len(texts[i][8]) for i in kept)
+def _pages(kept: list[int]) -> int:
+    return sum(len(table().texts[i].tokens) for i in kept)
 
 
-def _tokens(kept: list[int], texts: list[list[Any]]) -> int:
-    return sum(texts[i][7] * len(texts[i][8]) for i in kept)
+def _tokens(kept: list[int]) -> int:
+    return sum(sum(table().texts[i].tokens) for i in kept)
 
 
 def _stages(stages: list[tuple[str, int, int]]) -> str:
@@ -121,14 +158,14 @@ def _stages(stages: list[tuple[str, int, int]]) -> str:
     )
 
 
-def _curve(held: list[Any], proposed: list[Any], bands: int, rows: int) -> str:
+def _curve(held: list[Pair], proposed: list[Pair], bands: int, rows: int) -> str:
     """Pairs by similarity: how many there are, how many the S-curve promises, how many were proposed."""
     lines = ""
     for tenth in range(2, 10):
         inside, found = (
-            [pair for pair in pairs if min(9, 10 * pair[2] // pair[3]) == tenth] for pairs in (held, proposed)
+            [pair for pair in pairs if min(9, int(10 * pair.similarity)) == tenth] for pairs in (held, proposed)
         )
-        promised = sum(candidate_probability(pair[2] / pair[3], bands=bands, rows=rows) for pair in inside)
+        promised = sum(candidate_probability(pair.similarity, bands=bands, rows=rows) for pair in inside)
         lines += (
             f'<tr><th scope="row">{tenth / 10:.1f} to {tenth / 10 + 0.1:.1f}</th><td class="amount">{len(inside)}</td>'
             f'<td class="amount">{promised:.1f}</td><td class="amount">{len(found)}</td></tr>'
