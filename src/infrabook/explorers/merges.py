@@ -75,26 +75,25 @@ def merge_by_merge(text: str = "", step: int = 6, ties: str = "greatest") -> str
     words, merges = learn(start, step, ties == "greatest")
     total = sum(len(word) * count for word, count in words.items())
     size = sum(len(word) * count for word, count in start.items())
-    last = merges[-1] if merges else None
-    said = (
-        f"The last joined {_shown(last[0][0])} and {_shown(last[0][1])}, which stood side by side {last[1]} times."
-        if last
-        else "No merge yet: every byte is a token."
-    )
-    if len(merges) < step:
-        said += f" There are no more than {len(merges)}: every word is one token."
+    if not merges:
+        said = "No merge yet: every byte is a token."
+    elif len(merges) < step:
+        said = f"No pair is left after {len(merges)} merges."
+    else:
+        (first, second), times = merges[-1]
+        said = f"The last: {_shown(first)} and {_shown(second)}, {times} times."
     rows = "".join(
         f'<tr><th scope="row">{_tokens(word)}</th><td class="amount">{count}</td>'
         f'<td class="amount">{len(word)}</td></tr>'
-        for word, count in words.most_common(12)
+        for word, count in words.most_common(8)
     )
-    learned = " ".join(_shown(first + second) for (first, second), _ in merges)
+    learned = " ".join(_shown(first + second) for (first, second), _ in reversed(merges))
     return (
-        f'<p class="explorer-answer">{number(f"{total:,} tokens", total)} for {size:,} bytes: '
-        f"{size / total:.2f} bytes a token, after {len(merges)} merges. {said}</p>"
-        f'<table class="ledger"><thead><tr><th scope="col">word</th><th scope="col" class="amount">times</th>'
+        f'<p class="explorer-answer">{number(f"{total:,} tokens", total)} for {size:,} bytes.</p>'
+        f'<p class="explorer-note one-line">{said}</p>'
+        f'<table class="ledger merges"><thead><tr><th scope="col">word</th><th scope="col" class="amount">times</th>'
         f'<th scope="col" class="amount">tokens</th></tr></thead><tbody>{rows}</tbody></table>'
-        f'<p class="explorer-note">Learned, in order: {learned or "nothing"}.</p>'
+        f'<p class="explorer-note one-line">Learned, the last first: {learned or "nothing"}</p>'
     )
 
 

@@ -46,7 +46,7 @@ def trainer_work(
     found = work(words, min(distinct, words), length, merges, min(60_000.0, 8.0 * distinct**0.7))
     longest = max(found.values())
     rows = "".join(
-        f'<tr><th scope="row">{name}<br><small>{FORMS[name]}</small></th>'
+        f'<tr><th scope="row">{name}<br/><small>{FORMS[name]}</small></th>'
         f'<td class="amount">{scaled(round(value), "")}</td><td class="amount">{_time(value / rate)}</td>'
         f'<td class="amount">{plain(longest / value, 2)}</td></tr>'
         for name, value in found.items()
