@@ -114,7 +114,9 @@ def funnel(
         f"another that is kept too, and {rubbish} rubbish. Of the book’s {data.originals} texts, {lost} are lost."
     )
     return (
-        f'<p class="explorer-answer">{answer}</p>{_stages(stages)}{_curve(held, proposed, bands, rows)}'
+        f'<p class="explorer-answer">{answer}</p>{_stages(stages)}'
+        '<p class="explorer-note">Pairs of good documents, by their similarity:</p>'
+        f"{_curve(held, proposed, bands, rows)}"
         f'<p class="explorer-note">Pairs of good documents with a similarity of {plain(threshold)} or more: {similar}. '
         f"MinHash finds {len(found)} of them. It also proposes {len(proposed) - len(found)} pairs with less, down to "
         "0.15, which are compared for nothing.</p>"
