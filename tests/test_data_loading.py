@@ -215,12 +215,11 @@ def test_reading_a_list_of_objects_copies_it_and_reading_an_array_does_not() -> 
 
 
 def test_batches_in_shared_memory_and_what_happens_without_room() -> None:
-    ample = program.run_with_shm("200m", megabytes=4, workers=2, prefetch=2, batches=12)
+    ample = program.run_with_shm("200m", megabytes=4, workers=2, prefetch=2, batches=16)
     if ample is None:
         pytest.skip("no namespaces of one's own here")
     predicted = data_loading.shared_memory_bytes(batch_bytes=4, workers=2, prefetch=2, exchange=False)
-    assert predicted <= ample.pop("most_mib") <= predicted + 4, "a busy worker may hold one a little longer"
-    assert ample == {"received": 12, "complaint": "", "worker_said": ""}
+    assert ample == {"received": 16, "usual_mib": predicted, "complaint": "", "worker_said": ""}
     short = program.run_with_shm("8m", megabytes=4, workers=2, prefetch=2, batches=12, patience=2)
     assert short is not None
     assert short["received"] < 12

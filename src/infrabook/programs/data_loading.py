@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -232,7 +233,7 @@ class Zeros(Dataset[torch.Tensor]):
 def through_shared_memory(
     megabytes: int = 8, workers: int = 1, prefetch: int = 2, batches: int = 12, step: float = 60, patience: float = 0
 ) -> dict[str, Any]:
-    """Batches received by a loop that steps slowly, MiB that /dev/shm held at most, and the loader's complaint if any.
+    """Batches received by a loop that steps slowly, MiB in /dev/shm during most steps, and what the loop complained of.
 
     ``patience`` is DataLoader's ``timeout`` in seconds; with 0 it waits for ever.
     """
@@ -240,16 +241,15 @@ def through_shared_memory(
     data = loader(
         Zeros(batches, megabytes), workers=workers, batch_size=None, prefetch_factor=prefetch, timeout=patience
     )
-    received, most, complaint = 0, 0, ""
+    held, complaint = [], ""
     try:
         for _ in data:
-            received += 1
             sleep(step)
             room = os.statvfs("/dev/shm")
-            most = max(most, (room.f_blocks - room.f_bfree) * room.f_frsize // MIB)
+            held.append((room.f_blocks - room.f_bfree) * room.f_frsize // MIB)
     except RuntimeError as error:
         complaint = str(error).strip().splitlines()[-1]
-    return {"received": received, "most_mib": most, "complaint": complaint}
+    return {"received": len(held), "usual_mib": statistics.mode(held or [0]), "complaint": complaint}
 
 
 def run_with_shm(size: str, **settings: float) -> dict[str, Any] | None:
