@@ -18,7 +18,7 @@ from numba import njit
 
 from ..errors import InfrabookError
 from . import pretokens
-from .pretokens import BLOCK, Counts, Stretch
+from .pretokens import Counts, Stretch
 
 Array = Any  # numba has no types for annotations
 Int = Any
@@ -339,29 +339,8 @@ def count_stretch(stretch: Stretch) -> Counts:
     mark = np.frombuffer(special, np.uint8) if special else np.zeros(0, np.uint8)
     warm_up(quiet=True)
     coarse: Counter[str] = Counter()
-    rest = b""
-    with open(stretch.path, "rb") as file:
-        file.seek(stretch.start)
-        at = stretch.start
-        while at < stretch.end:
-            block = file.read(min(_SCAN, stretch.end - at))
-            if not block:
-                raise InfrabookError(f"{stretch.path} has become shorter while it was read")
-            at += len(block)
-            data = rest + block
-            rest = b""
-            if at < stretch.end:
-                low = max(0, len(data) - 16 * BLOCK)
-                cut = pretokens.safe_cut(
-                    data, [special] if special else [], low=low, high=len(data) - len(special), last=True
-                )
-                if cut < 0:
-                    rest = data
-                    continue
-                data, rest = data[:cut], data[cut:]
-            _add(data, mark, coarse)
-    if rest:
-        _add(rest, mark, coarse)
+    for data in pretokens.blocks(stretch, _SCAN):
+        _add(data, mark, coarse)
     return pretokens.refine(coarse, stretch.pattern)
 
 

@@ -174,35 +174,40 @@ def _spans(window: bytes, special: bytes, at: int) -> bool:
     return False
 
 
-def count_stretch(stretch: Stretch, told: Progress | None = None) -> Counts:
-    """The counts of one stretch, read in blocks: memory holds a block and the distinct pieces."""
+def blocks(stretch: Stretch, size: int) -> Iterator[bytes]:
+    """The bytes of a stretch, about ``size`` at a time, cut at safe places."""
     special = [token.encode() for token in stretch.special_tokens]
     ahead = max(map(len, special), default=1)  # a special token may have begun before a cut and end beyond it
-    coarse: Counter[str] = Counter()
     rest = b""
     with open(stretch.path, "rb") as file:
         file.seek(stretch.start)
         at = stretch.start
         while at < stretch.end:
-            block = file.read(min(BLOCK, stretch.end - at))
+            block = file.read(min(size, stretch.end - at))
             if not block:
                 raise InfrabookError(f"{stretch.path} has become shorter while it was read")
             at += len(block)
             data = rest + block
             rest = b""
             if at < stretch.end:
-                low, high = max(0, len(data) - len(block) - ahead), len(data) - ahead
-                cut = safe_cut(data, special, low=low, high=high, last=True)
+                low = len(data) - min(len(block), 16 * BLOCK) - ahead
+                cut = safe_cut(data, special, low=max(0, low), high=len(data) - ahead, last=True)
                 if cut < 0:
                     rest = data
                     continue
                 data, rest = data[:cut], data[cut:]
-            text = data.decode("utf-8", "replace")
-            _coarse(split_special(text, stretch.special_tokens), stretch.pattern, coarse)
-            if told is not None:
-                told(len(data))
+            yield data
     if rest:
-        _coarse(split_special(rest.decode("utf-8", "replace"), stretch.special_tokens), stretch.pattern, coarse)
+        yield rest
+
+
+def count_stretch(stretch: Stretch, told: Progress | None = None) -> Counts:
+    """The counts of one stretch, read in blocks: memory holds a block and the distinct pieces."""
+    coarse: Counter[str] = Counter()
+    for data in blocks(stretch, BLOCK):
+        _coarse(split_special(data.decode("utf-8", "replace"), stretch.special_tokens), stretch.pattern, coarse)
+        if told is not None:
+            told(len(data))
     return _refined(coarse, stretch.pattern)
 
 
