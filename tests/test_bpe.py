@@ -258,7 +258,7 @@ def test_no_place_to_write_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
-    path = write(tmp_path / "text", (TEXT * 100).encode())
+    path = write(tmp_path / "text", (TEXT * 400).encode())
     slow = tmp_path / "slow.py"
     slow.write_text(
         "import time\nfrom infrabook.bpe import pretokens\ndef count(stretch):\n    time.sleep(60)\n    return {}\n"
@@ -276,7 +276,10 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     )
     assert child.stdout is not None
     child.stdout.readline()
-    time.sleep(2.0)  # the counting processes are under way, and sleep
+    for _ in range(600):  # until both counting processes are under way
+        if len(list(tmp_path.glob("begun*"))) == 2:
+            break
+        time.sleep(0.1)
     os.killpg(child.pid, signal.SIGINT)
     _, errors = child.communicate(timeout=30)
     assert child.returncode != 0

@@ -65,7 +65,8 @@ def test_a_branch_or_half_an_address_is_refused(address: str, commit: str, words
 def test_a_lab_imports_what_colab_brings_and_what_the_stamp_installs(lab: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]["optional-dependencies"]
     installed = {requirement.split(">")[0].split("=")[0] for requirement in extras[stamp_labs.EXTRA]}
-    known = ON_COLAB | installed | {"infrabook"} | set(sys.stdlib_module_names)
+    imported = {"pylance": "lance", "scikit-learn": "sklearn"}  # packages whose modules have another name
+    known = {imported.get(name, name) for name in ON_COLAB | installed} | {"infrabook", *sys.stdlib_module_names}
     for cell in code(json.loads(lab.read_text("utf8"))):
         for node in ast.walk(ast.parse(cell)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

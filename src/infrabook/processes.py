@@ -48,8 +48,23 @@ def pool(
     arguments: Sequence[Any] = (),
 ) -> Iterator[Pool]:  # fmt: skip
     """A pool of ``workers`` that ends with the block, also on an interrupt, which is left to this process."""
-    with plain_main(), context(preload).Pool(workers, _begin, (initializer, *arguments)) as found:
-        yield found
+    with plain_main():
+        with _no_interrupt():  # until every process is there; those started inside never see one
+            found = context(preload).Pool(workers, _begin, (initializer, *arguments))
+        with found:
+            yield found
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(initializer: Callable[..., object] | None, *arguments: Any) -> None:

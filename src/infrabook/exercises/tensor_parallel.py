@@ -26,9 +26,9 @@ def _units(degree: int, *, sequence_parallel: bool) -> float:
     "tensor-parallel/1",
     mistakes={
         "that is what four buffers hold; a ring sends 2(t-1)/t of each.": lambda: 4 * 2 * 8192 * 8192,
-        "an all-reduce has two halves of (t-1)/t.": lambda: 4 * 7 * 2 * 8192 * 8192 // 8,
-        "that is forward alone.": lambda: 2 * 2 * 7 * 2 * 8192 * 8192 // 8,
-        "elements have two bytes.": lambda: 4 * 2 * 7 * 8192 * 8192 // 8,
+        "that is half: forward and backward, two halves of a sum, two bytes an element.": lambda: (
+            4 * 7 * 2 * 8192 * 8192 // 8
+        ),
     },
     tolerance=1e-9,
 )
