@@ -225,7 +225,7 @@ def shingles(text: str, size: int = 3) -> frozenset[str]:
 
 
 def jaccard(a: Collection[str], b: Collection[str]) -> Fraction:
-    """|a ∩ b| / |a ∪ b|; two empty sets are equal.
+    """What two sets share over what either has, ``len(a & b) / len(a | b)``; two empty sets are equal.
 
     >>> jaccard({"a", "b"}, {"b", "c"})
     Fraction(1, 3)
