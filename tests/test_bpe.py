@@ -261,7 +261,10 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     path = write(tmp_path / "text", (TEXT * 400).encode())
     slow = tmp_path / "slow.py"
     slow.write_text(
-        "import time\nfrom infrabook.bpe import pretokens\ndef count(stretch):\n    time.sleep(60)\n    return {}\n"
+        "import os, pathlib, time\n"
+        "def count(stretch):\n"
+        "    pathlib.Path(__file__).with_name(f'begun{os.getpid()}').touch()\n"
+        "    time.sleep(60)\n"
     )
     program = textwrap.dedent(f"""
         import sys

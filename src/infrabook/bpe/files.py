@@ -56,12 +56,14 @@ def read(
 ) -> Tokenizer:  # fmt: skip
     """See ``Tokenizer.from_files``."""
     text = _text(vocab)
-    if merges is None and not text.lstrip().startswith("{"):
+    if merges is None and text.lstrip()[:1] not in "{[":
         return _from_ranks(text, special_tokens or (), pattern, vocab)
     try:
         table = json.loads(text)
     except json.JSONDecodeError as error:
         raise InfrabookError(f"{os.fspath(vocab)} is no JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise InfrabookError(f"{os.fspath(vocab)} is JSON, but no vocabulary")
     if isinstance(table.get("model"), dict):
         return _from_hugging_face(table, special_tokens or (), vocab)
     if merges is None:
@@ -148,6 +150,8 @@ def _from_hugging_face(table: dict[str, Any], special: Sequence[str], path: str 
     model = table["model"]
     if model.get("type", "BPE") != "BPE":
         raise InfrabookError(f"{os.fspath(path)} holds a {model['type']} model, not BPE")
+    if not {"vocab", "merges"} <= set(model):
+        raise InfrabookError(f"{os.fspath(path)} has a model without vocabulary or merges")
     added = [one["content"] for one in table.get("added_tokens") or [] if one.get("special", True)]
     names = tuple(dict.fromkeys([*added, *special]))
     vocab: Vocabulary = {number: to_bytes_or_special(word) for word, number in model["vocab"].items()}

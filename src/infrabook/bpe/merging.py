@@ -38,7 +38,7 @@ def train(
     """A vocabulary of ``vocab_size`` tokens, id -> bytes, and the merges in the order in which they were learned.
 
     ``source`` is the path of a UTF-8 file, or texts. Ids are special tokens first, then the 256 bytes, then one for
-    each merge. If the text is exhausted, or there is no room for merges, there are fewer.
+    each merge. If the text is exhausted there are fewer; the special tokens and the bytes are always there.
 
     ``pattern``: "gpt2", "gpt4", or a pattern of one's own for ``regex``. ``workers`` count a file (0: one a core).
     ``ties``: of pairs that are equally frequent, "bytes" takes the lexicographically greatest pair of byte strings
@@ -50,12 +50,18 @@ def train(
     """
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < 1:
         raise InfrabookError(f"vocab_size has to be a whole number greater than 0, and is {vocab_size!r}")
+    pretokens.checked(special_tokens)
+    if isinstance(source, bytes) or not isinstance(source, str | os.PathLike | Iterable):
+        raise InfrabookError(f"source has to be the path of a file or texts, and is a {type(source).__name__}")
     if isinstance(source, str | os.PathLike):
         counts = _counted(source, special_tokens, pattern, workers, compiled, progress)
     else:
-        pretokens.checked(special_tokens)
         counts = {}
         for text in source:
+            if not isinstance(text, str):
+                raise InfrabookError(
+                    f"source has to be the path of a file or texts, and has a {type(text).__name__} in it"
+                )
             for word, count in pretokens.count_text(text, special_tokens, pattern=pattern).items():
                 counts[word] = counts.get(word, 0) + count
     room = max(0, vocab_size - 256 - len(special_tokens))

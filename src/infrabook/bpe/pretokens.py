@@ -48,11 +48,16 @@ _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 def compiled(pattern: str) -> Any:
     """The pattern of that name, or ``pattern`` itself, ready to use."""
     try:
-        return regex.compile(PATTERNS.get(pattern, pattern))
-    except regex.error as error:
+        found = regex.compile(PATTERNS.get(pattern, pattern))
+    except (regex.error, TypeError) as error:
         raise InfrabookError(
             f"{pattern!r} is neither a pattern's name ({', '.join(PATTERNS)}) nor one: {error}"
         ) from error
+    if found.groups or not found.search("a 1\n"):
+        raise InfrabookError(
+            f"{pattern!r} cannot cut text: it has groups, or finds nothing; named patterns are {', '.join(PATTERNS)}"
+        )
+    return found
 
 
 def pieces(text: str) -> list[str]:

@@ -59,8 +59,8 @@ class Tokenizer:
         self, vocab: Mapping[int, bytes], merges: Sequence[Merge], special_tokens: Sequence[str] | None = None, *,
         pattern: str = "gpt2", cache: int = 1 << 20,
     ) -> None:  # fmt: skip
+        pretokens.checked(special_tokens or ())
         special = tuple(special_tokens or ())
-        pretokens.checked(special)
         self.vocab: Vocabulary = dict(vocab)
         self.merges = list(merges)
         self.pattern = pattern
@@ -121,6 +121,8 @@ class Tokenizer:
         disallowed_special: Literal["all"] | Iterable[str] = "all", workers: int = 1,
     ) -> list[list[int]]:  # fmt: skip
         """The ids of several texts, on ``workers`` processes. Each starts without a cache: it pays for megabytes."""
+        if isinstance(texts, str):
+            raise InfrabookError("encode_batch takes a list of texts, and encode takes one")
         texts = list(texts)
         if workers <= 1 or len(texts) < 2:
             return [
@@ -171,12 +173,18 @@ class Tokenizer:
         return any(found.start() < at < found.end() for found in around)
 
     def _names(self, wanted: Literal["all"] | Iterable[str]) -> set[str]:
-        return set(self.special) if isinstance(wanted, str) and wanted == "all" else set(wanted)
+        if isinstance(wanted, str):
+            if wanted != "all":
+                raise InfrabookError(f'special tokens are given as a set or as "all", and not as {wanted!r}')
+            return set(self.special)
+        return set(wanted)
 
     def _special(
         self, text: str, allowed: Literal["all"] | Iterable[str], disallowed: Literal["all"] | Iterable[str]
     ) -> tuple[Any, set[str]]:
         """The pattern of the special tokens to look for in ``text``, if any, after refusing those that may not be."""
+        if not isinstance(text, str):
+            raise InfrabookError(f"only text can be encoded, and this is a {type(text).__name__}")
         names = self._names(allowed) & set(self.special)
         refused = set(self.special) - names if isinstance(disallowed, str) and disallowed == "all" else set(disallowed)
         if refused:

@@ -69,7 +69,7 @@ def merge_by_merge(text: str = "", step: int = 6, ties: str = "greatest") -> str
     given = text or EXAMPLE
     if len(given) > LONGEST:
         raise InfrabookError(f"the text has {len(given):,} characters; {LONGEST:,} are the most here")
-    start: Counter[Word] = Counter(tuple(bytes([b]) for b in word.encode()) for word in cut(given))
+    start: Counter[Word] = Counter(tuple(bytes([b]) for b in word.encode("utf-8", "replace")) for word in cut(given))
     if not start:
         raise InfrabookError("the text has no word")
     words, merges = learn(start, step, ties == "greatest")

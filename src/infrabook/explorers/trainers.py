@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..errors import InfrabookError
 from ..explore import Choice, Number, explore, number
 from ..units import scaled
 from .views import plain
@@ -20,7 +21,8 @@ def work(total: float, distinct: float, length: float, merges: int, pairs: float
     """Elementary operations of each form, about: pairs counted, words asked, candidates compared.
 
     ``total`` and ``distinct`` words of ``length`` bytes, ``pairs`` different pairs. A merge touches the words that
-    hold its pair, which by Zipf's law are about a ``1 / k``-th at the k-th merge: the harmonic number over all.
+    hold its pair, which by Zipf's law are about a ``1 / k``-th at the k-th merge: the harmonic number over all. The
+    twelfth is a fit to the counts of the chapter's lab, which holds the prediction against three of them.
     """
     touched = distinct * (0.5772 + math.log(merges)) * length / 12
     once = distinct * length
@@ -40,10 +42,12 @@ def work(total: float, distinct: float, length: float, merges: int, pairs: float
     rate=Choice({"Python, ten million a second": 1e7, "compiled, three hundred million": 3e8}, label="operations"),
 )
 def trainer_work(
-    words: int = 20_000_000, distinct: int = 50_000, length: float = 5.0, merges: int = 10_000, rate: float = 1e7
+    words: int = 500_000_000, distinct: int = 50_000, length: float = 5.0, merges: int = 10_000, rate: float = 1e7
 ) -> str:
     """The work of each trainer."""
-    found = work(words, min(distinct, words), length, merges, min(60_000.0, 8.0 * distinct**0.7))
+    if distinct > words:
+        raise InfrabookError(f"{distinct:,} distinct words cannot be among {words:,}")
+    found = work(words, distinct, length, merges, min(60_000.0, 8.0 * distinct**0.7))
     longest = max(found.values())
     rows = "".join(
         f'<tr><th scope="row">{name}<br/><small>{FORMS[name]}</small></th>'

@@ -129,6 +129,10 @@ def launch(
     positive("ranks", ranks)
     positive("timeout", timeout, whole=False)
     positive("threads", threads)
+    if backend == "nccl" and torch.cuda.device_count() < ranks:
+        raise InfrabookError(
+            f"nccl needs a GPU for each rank: {ranks} ranks, and {torch.cuda.device_count()} GPUs here"
+        )
     work = cloudpickle.dumps((function, args, kwargs))
     context = processes.context(PRELOAD)
     with tempfile.TemporaryDirectory() as folder, processes.plain_main():

@@ -207,6 +207,8 @@ def axis_links(cluster: Cluster, layout: Layout, order: Sequence[str] = AXES) ->
     for axis in order:
         span *= getattr(layout, axis)
         found[axis] = across if cluster.per_node % span else inside
+    expert = layout.tensor * layout.context * layout.expert  # the data ranks next to each other share experts
+    found["expert"] = across if cluster.per_node % expert else inside
     return found
 
 
@@ -386,7 +388,7 @@ def _seconds(pieces: _Pieces, layout: Layout) -> dict[str, float]:
     expert = 0.0
     if layout.expert > 1 and m.moe is not None:
         sent = width * m.moe.top_k // t
-        expert = 4 * slow_layers * pieces.exchange("all-to-all", sent, layout.expert, links["data"])
+        expert = 4 * slow_layers * pieces.exchange("all-to-all", sent, layout.expert, links["expert"])
 
     message = 0.0
     if p > 1:

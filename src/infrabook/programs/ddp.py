@@ -195,7 +195,7 @@ def batch_norm() -> dict[str, list[float]]:
     ddp(data[rank])
     mine = mean()
     ddp.eval()
-    ddp(data[rank])  # every forward pass begins with a broadcast of rank 0's buffers
+    ddp(data[rank])  # the first forward pass after a step begins with a broadcast of rank 0's buffers
     return {"mine": mine, "in_evaluation": mean(), "of_the_whole_batch": [float(torch.cat(data).mean())]}
 
 
