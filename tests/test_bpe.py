@@ -148,18 +148,6 @@ def test_several_processes_count_alike(tmp_path: Path, monkeypatch: pytest.Monke
     assert bpe.count_file(bpe.corpus(), [END], workers=2) == COUNTS == bpe.count_file(bpe.corpus(), [END], workers=1)
 
 
-def test_the_compiled_counter_counts_alike(tmp_path: Path) -> None:
-    pytest.importorskip("numba")
-    from infrabook.bpe.compiled import count_stretch
-
-    path = tmp_path / "text"
-    numbers = random.Random(3)
-    text = TEXT + "".join(numbers.choices([*ODD, END, "word"], k=20_000))
-    path.write_bytes(text.encode() + b"\xff\xfe bad \x80")
-    for part in pretokens.stretches(path, 1, [END]):
-        assert count_stretch(part) == pretokens.count_stretch(part)
-
-
 def test_special_tokens_inside_one_another_and_over_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     special = ["<|a b|>", "<|a", "|>"]
     text = "some words <|a b|> more <|a here |> and " * 400

@@ -1,4 +1,4 @@
-"""The trainer's two loops compiled by numba: counting pieces of text, and merging. The same results as without.
+"""The trainer's loop of merges compiled by numba. The same results as without.
 
 Tokens are numbers, a pair is two of them in 64 bits, and everything is an array: a hash table of pairs with their
 counts, for each pair a chain of the words that may hold it, and a heap. The first use compiles and says how long it
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,12 +16,9 @@ import numpy as np
 from numba import njit
 
 from ..errors import InfrabookError
-from . import pretokens
-from .pretokens import Counts, Stretch
 
 Array = Any  # numba has no types for annotations
 Int = Any
-_SCAN = 1 << 24  # bytes that are scanned at once
 
 
 def warm_up(*, quiet: bool = False) -> float:
@@ -32,7 +28,6 @@ def warm_up(*, quiet: bool = False) -> float:
         np.zeros(2, np.int32), np.zeros(1, np.int64), np.full(1, 2, np.int64), np.ones(1, np.int64), 1,
         np.arange(256, dtype=np.uint8), True,
     )  # fmt: skip
-    _count_pieces(np.frombuffer(b"a b", np.uint8), np.zeros(0, np.uint8))
     seconds = time.perf_counter() - before
     if seconds > 2 and not quiet:
         print(f"numba compiled the trainer in {seconds:.0f} s; the next process will not have to", file=sys.stderr)
@@ -328,111 +323,3 @@ def _token_slot(table: Array, token: Int, start: Array, size: Array, data: Array
     while table[at] >= 0 and _compare(table[at], token, start, size, data) != 0:
         at = (at + 1) & mask
     return at
-
-
-# -- counting ----------------------------------------------------------------------------------------------------
-def count_stretch(stretch: Stretch) -> Counts:
-    """``pretokens.count_stretch`` for GPT-2's pattern: pieces of a stretch counted in its bytes, without decoding."""
-    if len(stretch.special_tokens) > 1 or stretch.pattern != "gpt2":
-        return pretokens.count_stretch(stretch)
-    special = stretch.special_tokens[0].encode() if stretch.special_tokens else b""
-    mark = np.frombuffer(special, np.uint8) if special else np.zeros(0, np.uint8)
-    warm_up(quiet=True)
-    coarse: Counter[str] = Counter()
-    for data in pretokens.blocks(stretch, _SCAN):
-        _add(data, mark, coarse)
-    return pretokens.refine(coarse, stretch.pattern)
-
-
-def _add(data: bytes, mark: Array, into: Counter[str]) -> None:
-    places, sizes, counts = _count_pieces(np.frombuffer(data, np.uint8), mark)
-    for place, size, count in zip(places.tolist(), sizes.tolist(), counts.tolist(), strict=True):
-        into[data[place : place + size].decode("utf-8", "replace")] += count
-
-
-@njit(cache=True)
-def _white(data: Array, at: Int) -> Int:
-    """The bytes of the white space that begins at ``at``, or 0: what ``regex`` takes as ``\\s``."""
-    byte = data[at]
-    if byte == 32 or (9 <= byte <= 13):
-        return 1
-    if byte < 0xC2:
-        return 0
-    if byte == 0xC2:
-        return 2 if at + 1 < len(data) and (data[at + 1] == 0x85 or data[at + 1] == 0xA0) else 0
-    if at + 2 >= len(data):
-        return 0
-    if byte == 0xE1:
-        return 3 if data[at + 1] == 0x9A and data[at + 2] == 0x80 else 0
-    if byte == 0xE2:
-        if data[at + 1] == 0x80:
-            last = data[at + 2]
-            return 3 if 0x80 <= last <= 0x8A or last == 0xA8 or last == 0xA9 or last == 0xAF else 0
-        return 3 if data[at + 1] == 0x81 and data[at + 2] == 0x9F else 0
-    return 3 if byte == 0xE3 and data[at + 1] == 0x80 and data[at + 2] == 0x80 else 0
-
-
-@njit(cache=True)
-def _count_pieces(data: Array, mark: Array) -> tuple[Array, Array, Array]:
-    """Where each distinct piece stands first, its bytes, and how often it occurs; pieces end at ``mark``."""
-    capacity = 1 << 17
-    place, size = np.full(capacity, -1, np.int64), np.zeros(capacity, np.int32)
-    count, hashes = np.zeros(capacity, np.int64), np.zeros(capacity, np.uint64)
-    used = at = 0
-    while at < len(data):
-        begin, mixed, marked = at, np.uint64(1469598103934665603), False
-        while at < len(data):
-            wide = _white(data, at)
-            if wide == 0:
-                break
-            for k in range(wide):
-                mixed = (mixed ^ np.uint64(data[at + k])) * np.uint64(1099511628211)
-            at += wide
-        while at < len(data):
-            byte = data[at]
-            if byte == 32 or 9 <= byte <= 13 or (byte >= 0xC2 and _white(data, at) > 0):
-                break
-            if len(mark) > 0 and byte == mark[0] and at + len(mark) <= len(data):
-                marked = True
-                for k in range(1, len(mark)):
-                    if data[at + k] != mark[k]:
-                        marked = False
-                        break
-                if marked:
-                    break
-            mixed = (mixed ^ np.uint64(byte)) * np.uint64(1099511628211)
-            at += 1
-        wide = at - begin
-        if wide > 0:
-            mixed ^= mixed >> np.uint64(29)
-            spot = np.int64(mixed & np.uint64(capacity - 1))
-            while place[spot] >= 0:
-                if hashes[spot] == mixed and size[spot] == wide:
-                    same = True
-                    for k in range(wide):
-                        if data[place[spot] + k] != data[begin + k]:
-                            same = False
-                            break
-                    if same:
-                        break
-                spot = (spot + 1) & (capacity - 1)
-            if place[spot] < 0:
-                place[spot], size[spot], hashes[spot] = begin, wide, mixed
-                used += 1
-            count[spot] += 1
-            if used * 2 > capacity:
-                place2, size2 = np.full(2 * capacity, -1, np.int64), np.zeros(2 * capacity, np.int32)
-                count2, hashes2 = np.zeros(2 * capacity, np.int64), np.zeros(2 * capacity, np.uint64)
-                for old in range(capacity):
-                    if place[old] >= 0:
-                        spot = np.int64(hashes[old] & np.uint64(2 * capacity - 1))
-                        while place2[spot] >= 0:
-                            spot = (spot + 1) & (2 * capacity - 1)
-                        place2[spot], size2[spot] = place[old], size[old]
-                        count2[spot], hashes2[spot] = count[old], hashes[old]
-                capacity *= 2
-                place, size, count, hashes = place2, size2, count2, hashes2
-        if marked:
-            at += len(mark)
-    keep = np.nonzero(place >= 0)[0]
-    return place[keep], size[keep], count[keep]

@@ -18,7 +18,6 @@ from typing import Literal, TypeAlias
 from ..errors import InfrabookError
 from ..units import positive
 from . import pretokens
-from .pretokens import Counts
 
 Merge: TypeAlias = tuple[bytes, bytes]
 Vocabulary: TypeAlias = dict[int, bytes]
@@ -54,7 +53,7 @@ def train(
     if isinstance(source, bytes) or not isinstance(source, str | os.PathLike | Iterable):
         raise InfrabookError(f"source has to be the path of a file or texts, and is a {type(source).__name__}")
     if isinstance(source, str | os.PathLike):
-        counts = _counted(source, special_tokens, pattern, workers, compiled, progress)
+        counts = pretokens.count_file(source, special_tokens, pattern=pattern, workers=workers, progress=progress)
     else:
         counts = {}
         for text in source:
@@ -67,19 +66,6 @@ def train(
     room = max(0, vocab_size - 256 - len(special_tokens))
     merges = train_counts(counts, room, ties=ties, compiled=compiled, progress=progress)
     return vocabulary(merges, special_tokens), merges
-
-
-def _counted(
-    path: str | os.PathLike[str], special_tokens: Sequence[str], pattern: str, workers: int, compiled: bool | None,
-    progress: bool,
-) -> Counts:  # fmt: skip
-    if compiled and pattern == "gpt2":
-        from .compiled import count_stretch
-
-        return pretokens.count_file(
-            path, special_tokens, pattern=pattern, workers=workers, progress=progress, counter=count_stretch
-        )
-    return pretokens.count_file(path, special_tokens, pattern=pattern, workers=workers, progress=progress)
 
 
 def vocabulary(merges: Sequence[Merge], special_tokens: Sequence[str] = ()) -> Vocabulary:

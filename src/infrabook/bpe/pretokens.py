@@ -88,10 +88,19 @@ def pretokens(text: str, pattern: str = "gpt2") -> list[str]:
 
 
 def refine(coarse: Mapping[str, int], pattern: str = "gpt2") -> Counts:
-    """Counts of pre-tokens from counts of ``pieces``: the pattern once for each distinct piece."""
+    """Counts of pre-tokens from counts of ``pieces``: the pattern once for each distinct piece.
+
+    A piece of letters, with or without a space before it, is one for GPT-2's pattern, and is not shown to it.
+    """
     fine: Counts = {}
+    others = coarse
+    if pattern == "gpt2":
+        fine = {
+            one: count for one, count in coarse.items() if one[1:].isalpha() and (one[0] == " " or one[0].isalpha())
+        }
+        others = {one: count for one, count in coarse.items() if one not in fine}
     get = fine.get
-    for count, found in zip(coarse.values(), map(compiled(pattern).findall, coarse), strict=True):
+    for count, found in zip(others.values(), map(compiled(pattern).findall, others), strict=True):
         for one in found:
             fine[one] = get(one, 0) + count
     return fine
@@ -253,7 +262,7 @@ def count_file(
     except OSError as error:
         raise InfrabookError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
     count = min(workers or os.cpu_count() or 1, max(1, size // SMALL))
-    parts = stretches(path, 1 if count == 1 else 4 * count, special_tokens, pattern)
+    parts = stretches(path, 1 if count == 1 else 2 * count, special_tokens, pattern)
     with _bar(size, progress) as told:
         if count == 1 or len(parts) == 1:
             if counter is count_stretch:
