@@ -217,7 +217,7 @@ class Tokenizer:
 
     def _piece(self, piece: str) -> tuple[int, ...]:
         if piece[1:].isalpha() and (piece[0] == " " or piece[0].isalpha()):  # what the pattern takes as one
-            return self._word(piece)
+            return self._words[piece]
         return tuple(chain.from_iterable(map(self._words.__getitem__, self._regex.findall(piece))))
 
     def _word(self, word: str) -> tuple[int, ...]:
