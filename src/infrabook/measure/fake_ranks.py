@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_leaves
 from ..errors import InfrabookError
 from ..ledger import Ledger
 from ..models import Transformer
-from .peak import Phase, PhaseTracker, StepMemory
+from .peak import Phase, PhaseTracker, StepMemory, tracked_step
 from .saved import fake_tensors
 
 Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
@@ -131,16 +131,7 @@ def training_step(
             for bucket in allocations.empty:
                 tracker._update_and_maybe_create_winfos(bucket, BUCKET)
         with tracker:
-            tracker.phase = "forward"
-            loss = net(ids, targets)
-            forward = tracker.account("after the forward pass")
-            tracker.phase = "backward"
-            loss.backward()
-            backward = tracker.account("after the backward pass")
-            tracker.phase = "optimizer step"
-            update.step()
-            update.zero_grad()
-            del loss
+            forward, backward = tracked_step(tracker, net, update, ids, targets)
             rest = tracker.account("between two steps")
         peak = tracker.account("at the peak", "peak")
         return RankMemory(forward, backward, rest, peak, tracker.peak_phase, tracker.by_phase())

@@ -94,6 +94,22 @@ def forward_pass(build: Callable[[], nn.Module], model: Transformer, *, batch: i
     return tracker.account("at the peak of the forward pass", "peak")
 
 
+def tracked_step(
+    tracker: Any, net: nn.Module, update: torch.optim.Optimizer, ids: torch.Tensor, targets: torch.Tensor
+) -> tuple[Ledger, Ledger]:
+    """One step of ``net`` with the phases told to ``tracker``; what is alive after forward and after backward."""
+    tracker.phase = "forward"
+    loss = net(ids, targets)
+    forward: Ledger = tracker.account("after the forward pass")
+    tracker.phase = "backward"
+    loss.backward()
+    backward: Ledger = tracker.account("after the backward pass")
+    tracker.phase = "optimizer step"
+    update.step()
+    update.zero_grad()
+    return forward, backward
+
+
 def training_step(
     build: Callable[[], nn.Module], model: Transformer, *, batch: int = 1, sequence: int = 2048,
     dtype: torch.dtype = torch.bfloat16,
@@ -112,16 +128,7 @@ def training_step(
         tracker.track_external(net, update, ids, targets)
         with tracker:
             for _ in range(2):
-                tracker.phase = "forward"
-                loss = net(ids, targets)
-                forward = tracker.account("after the forward pass")
-                tracker.phase = "backward"
-                loss.backward()
-                backward = tracker.account("after the backward pass")
-                tracker.phase = "optimizer step"
-                update.step()
-                update.zero_grad()
-                del loss
+                forward, backward = tracked_step(tracker, net, update, ids, targets)
                 tracker.reset_mod_stats()
             rest = tracker.account("between two steps")
         return StepMemory(forward, backward, rest, tracker.account("at the peak", "peak"), tracker.peak_phase)
