@@ -250,7 +250,8 @@ def count_file(
     """How often each pre-token occurs in a UTF-8 file, counted by ``workers`` processes (0: one a core).
 
     Bytes that are no UTF-8 become U+FFFD, and newlines stay as they are. The file's length is read once, at the start.
-    An interrupt ends every process. Raises ``InfrabookError`` if the file cannot be read.
+    ``counter`` counts one stretch, a function of a module. An interrupt ends every process. Raises ``InfrabookError``
+    if the file cannot be read.
     """
     positive("workers", workers, zero=True)
     compiled(pattern)
