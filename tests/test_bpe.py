@@ -19,14 +19,19 @@ import pytest
 pytest.importorskip("regex")
 
 from infrabook import bpe
-from infrabook.bpe import files, ladder, merging, pretokens
+from infrabook.bpe import files, ladder, merging, pretokens, tokenizer
 from infrabook.errors import InfrabookError
+
+try:
+    from infrabook.bpe import compiled as fast
+except ImportError:  # its tests are skipped
+    fast = None  # type: ignore[assignment]
 
 END = "<|endoftext|>"
 TEXT = bpe.corpus().read_text("utf-8")
 COUNTS = bpe.count_file(bpe.corpus(), [END])
 LADDER = {"recount": ladder.recount, "word_table": ladder.word_table, "incremental": ladder.incremental,
-          "indexed": ladder.indexed, "heap": ladder.heap}  # fmt: skip
+          "indexed": ladder.indexed, "buckets": ladder.buckets, "heap": ladder.heap}  # fmt: skip
 
 
 # -- training ----------------------------------------------------------------------------------------------------
@@ -41,11 +46,12 @@ def test_the_plainest_rung_too() -> None:
 
 
 def test_each_rung_does_less_work_than_the_one_before() -> None:
-    done = [LADDER[name](COUNTS, 100) for name in ("word_table", "incremental", "indexed", "heap")]  # type: ignore[operator]
+    done = [LADDER[name](COUNTS, 100) for name in ("word_table", "incremental", "indexed", "buckets", "heap")]  # type: ignore[operator]
     assert done[0].pairs > 10 * done[1].pairs
-    assert done[1].pairs == done[2].pairs == done[3].pairs
+    assert done[1].pairs == done[2].pairs == done[3].pairs == done[4].pairs
     assert done[1].words > 10 * done[2].words
-    assert done[2].compared > 100 * done[3].compared
+    assert done[2].compared > 10 * done[3].compared
+    assert done[3].compared > 10 * done[4].compared
     assert done[0].pairs < 100 * ladder.predicted_pairs(total=1, distinct=sum(len(w.encode()) - 1 for w in COUNTS),
                                                         merges=1)["word_table"]  # fmt: skip
 
@@ -126,6 +132,36 @@ def test_two_levels_are_exact_for_gpt_2s_pattern() -> None:
         plain = Counter(pretokens.pretokens(text))
         assert bpe.count_text(text) == plain, repr(text)
         assert "".join(pretokens.pieces(text)) == text
+
+
+def test_compiled_code_cuts_and_counts_as_the_pattern_does(tmp_path: Path) -> None:
+    """Every kind of white space, signs, contractions, bytes that are no UTF-8, special tokens anywhere."""
+    pytest.importorskip("numba")
+    numbers = random.Random(1)
+    special = ["<|a b|>", "<|a", "\n\n", "é"]
+    odd = [text.encode() for text in [*ODD, *special, " the", "'ll", "'re", "'ve", "'d", "A", "."]] + [b"\xff", b"\xc2"]
+    path = tmp_path / "odd"
+    for _ in range(1500):
+        path.write_bytes(b"".join(numbers.choices(odd, k=numbers.randint(1, 40))))
+        given = numbers.sample(special, numbers.randint(0, 3))
+        wanted = pretokens.count_file(path, given)
+        words = fast.count_file(path, given)
+        assert as_dictionary(words) == wanted, path.read_bytes()
+
+
+def test_compiled_code_counts_in_blocks_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(pretokens, "SMALL", 1 << 14)
+    monkeypatch.setattr(fast.words, "_BLOCK", 997)
+    assert as_dictionary(fast.count_file(bpe.corpus(), [END], workers=2)) == COUNTS
+    assert bpe.train(bpe.corpus(), 900, [END], compiled=True, workers=2) == bpe.train(bpe.corpus(), 900, [END])
+
+
+def as_dictionary(words: Any) -> dict[str, int]:
+    data, rows = words.data.tobytes(), zip(words.start, words.size, words.count, strict=True)
+    found = {data[start : start + size].decode(): int(count) for start, size, count in rows}
+    assert len(found) == len(words.start)  # each word once
+    return found
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
@@ -321,6 +357,20 @@ def test_the_same_ids_as_tiktoken_and_hugging_face(pattern: str) -> None:
         assert made.encode(text, allowed_special="all") == wanted, repr(text)
         assert also.encode(text).ids == wanted, repr(text)
         assert made.decode(wanted) == text
+
+
+def test_the_compiled_encoder_gives_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    made = bpe.Tokenizer(MADE.vocab, MADE.merges, [END], compiled=True)
+    forgetful = bpe.Tokenizer(MADE.vocab, MADE.merges, [END], compiled=True, cache=50)
+    numbers = random.Random(3)
+    monkeypatch.setattr(tokenizer, "_SHORT", 0)
+    long = ["a" * 5000, "ab" * 400 + " the", "\ud800 lone", "\u00a0 x \u2003\n y", "x" + "\n" * 300 + "y"]
+    for text in [*texts(), *long, *["".join(numbers.choices(ODD, k=30)) for _ in range(500)], TEXT, TEXT[::-1]]:
+        wanted = MADE.encode_ordinary(text)
+        assert made.encode_ordinary(text) == wanted, repr(text)
+        assert forgetful.encode_ordinary(text) == wanted, repr(text)
+    assert made.encode_batch(texts(6), workers=2) == [MADE.encode(text) for text in texts(6)]
 
 
 def test_every_unicode_block_makes_the_round_trip() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 END = "<|endoftext|>"
 TRAINERS = ("python", "numba", "rustbpe", "tokenizers")
-ENCODERS = ("python", "tiktoken", "tokenizers")
+ENCODERS = ("python", "numba", "tiktoken", "tokenizers")
 
 
 def train(name: str, path: str, vocab: int) -> int:
@@ -54,8 +54,8 @@ def encode(name: str, path: str, vocab: int) -> int:
 
     text = Path(path).read_text("utf-8", "replace")[:20_000_000]
     made = bpe.Tokenizer(*bpe.train([text[:4_000_000]], vocab, [END]), [END])
-    other = {"python": None, "tiktoken": made.to_tiktoken, "tokenizers": made.to_tokenizers}[name]
-    ready = other() if other else bpe.Tokenizer(made.vocab, made.merges, [END])
+    other = {"tiktoken": made.to_tiktoken, "tokenizers": made.to_tokenizers}.get(name)
+    ready = other() if other else bpe.Tokenizer(made.vocab, made.merges, [END], compiled=name == "numba")
     texts = text.split(END)
     begin = time.perf_counter()
     if name == "tokenizers":

@@ -13,11 +13,14 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import InfrabookError
 from ..units import positive
 from . import pretokens
+
+if TYPE_CHECKING:
+    from .compiled import Words
 
 Merge: TypeAlias = tuple[bytes, bytes]
 Vocabulary: TypeAlias = dict[int, bytes]
@@ -31,7 +34,7 @@ BYTE_LEVEL_ORDER = _PRINTABLE + [byte for byte in range(256) if byte not in _PRI
 
 def train(
     source: str | os.PathLike[str] | Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ("<|endoftext|>",),
-    *, pattern: str = "gpt2", workers: int = 0, ties: Ties = "bytes", compiled: bool | None = False,
+    *, pattern: str = "gpt2", workers: int = 0, ties: Ties = "bytes", compiled: bool = False,
     progress: bool = False,
 ) -> tuple[Vocabulary, list[Merge]]:  # fmt: skip
     """A vocabulary of ``vocab_size`` tokens, id -> bytes, and the merges in the order in which they were learned.
@@ -42,7 +45,7 @@ def train(
     ``pattern``: "gpt2", "gpt4", or a pattern of one's own for ``regex``. ``workers`` count a file (0: one a core).
     ``ties``: of pairs that are equally frequent, "bytes" takes the lexicographically greatest pair of byte strings
     (the rule of Stanford's CS336), "huggingface" and "rustbpe" the smallest pair of ids as these libraries number
-    bytes. ``compiled`` merges with numba, with the same result; None: if numba is installed and there is much to do.
+    bytes. ``compiled`` counts (for GPT-2's pattern) and merges with numba, with the same result.
 
     >>> train(["low low low low low lower lower widest widest widest" + " newest" * 6], 260, [])[1]
     [(b's', b't'), (b'e', b'st'), (b'o', b'w'), (b'l', b'ow')]
@@ -52,8 +55,12 @@ def train(
     pretokens.checked(special_tokens)
     if isinstance(source, bytes) or not isinstance(source, str | os.PathLike | Iterable):
         raise InfrabookError(f"source has to be the path of a file or texts, and is a {type(source).__name__}")
+    counts: Words | pretokens.Counts = {}
     if isinstance(source, str | os.PathLike):
-        counts = pretokens.count_file(source, special_tokens, pattern=pattern, workers=workers, progress=progress)
+        if compiled and pattern == "gpt2":
+            counts = _fast().count_file(source, special_tokens, workers=workers, progress=progress)
+        else:
+            counts = pretokens.count_file(source, special_tokens, pattern=pattern, workers=workers, progress=progress)
     else:
         counts = {}
         for text in source:
@@ -75,8 +82,8 @@ def vocabulary(merges: Sequence[Merge], special_tokens: Sequence[str] = ()) -> V
 
 
 def train_counts(
-    counts: Mapping[str, int] | Mapping[bytes, int], merges: int, *, ties: Ties = "bytes",
-    compiled: bool | None = False, progress: bool = False,
+    counts: Mapping[str, int] | Mapping[bytes, int] | Words, merges: int, *, ties: Ties = "bytes",
+    compiled: bool = False, progress: bool = False,
 ) -> list[Merge]:  # fmt: skip
     """At most ``merges`` merges from pre-tokens and how often each occurs.
 
@@ -86,20 +93,21 @@ def train_counts(
     positive("merges", merges, zero=True)
     if ties not in ("bytes", "huggingface", "rustbpe"):
         raise InfrabookError(f"ties can be bytes, huggingface or rustbpe, and is {ties!r}")
-    if compiled is None:
-        compiled = len(counts) > 50_000 and _has_numba()
-    if compiled:
-        from .compiled import merge_counts
-
-        return merge_counts(counts, merges, order=_order(ties), by_bytes=ties == "bytes")
+    if compiled or not isinstance(counts, Mapping):
+        found: list[Merge] = _fast().merge_counts(counts, merges, order=_order(ties), by_bytes=ties == "bytes")
+        return found
     with _no_garbage_collection(), _told(merges, progress) as told:
         return _merge(_words(counts, _order(ties)), merges, _order(ties), ties == "bytes", told)
 
 
-def _has_numba() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None
+def _fast() -> Any:
+    """What numba compiles, ready to run."""
+    try:
+        from . import compiled
+    except ImportError as error:
+        raise InfrabookError("compiled=True needs numba: pip install numba") from error
+    compiled.warm_up()
+    return compiled
 
 
 def _order(ties: Ties) -> list[int]:

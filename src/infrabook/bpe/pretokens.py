@@ -253,18 +253,10 @@ def count_file(
     ``counter`` counts one stretch, a function of a module. An interrupt ends every process. Raises ``InfrabookError``
     if the file cannot be read.
     """
-    positive("workers", workers, zero=True)
     compiled(pattern)
-    checked(special_tokens)
-    try:
-        size = os.path.getsize(path)
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise InfrabookError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
-    count = min(workers or os.cpu_count() or 1, max(1, size // SMALL))
+    size, count = readable(path, special_tokens, workers)
     parts = stretches(path, 1 if count == 1 else 2 * count, special_tokens, pattern)
-    with _bar(size, progress) as told:
+    with bar(size, progress) as told:
         if count == 1 or len(parts) == 1:
             if counter is count_stretch:
                 return _sum(count_stretch(part, told) for part in parts)
@@ -272,6 +264,19 @@ def count_file(
         with processes.pool(count, preload=[__name__, counter.__module__]) as pool:
             jobs = [(counter, part) for part in parts]
             return _sum(_told(counts, part, told) for counts, part in pool.imap_unordered(_job, jobs))
+
+
+def readable(path: str | os.PathLike[str], special_tokens: Sequence[str], workers: int) -> tuple[int, int]:
+    """The size of a file and the number of workers it is worth, before any work is lost."""
+    positive("workers", workers, zero=True)
+    checked(special_tokens)
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InfrabookError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+    return size, min(workers or os.cpu_count() or 1, max(1, size // SMALL))
 
 
 def _job(work: tuple[Callable[[Stretch], Counts], Stretch]) -> tuple[Counts, Stretch]:
@@ -296,7 +301,9 @@ def _sum(found: Iterable[Counts]) -> Counts:
     return total
 
 
-class _bar:
+class bar:
+    """Tells how many bytes have been counted, if that is wanted."""
+
     def __init__(self, size: int, wanted: bool) -> None:
         self.size, self.wanted, self.bar = size, wanted, None
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import processes
 from ..errors import InfrabookError
-from . import pretokens
+from . import merging, pretokens
 from .merging import Merge, Vocabulary
 
 if TYPE_CHECKING:
     import tiktoken
     import tokenizers
+
+    from .compiled import Encoder
 
 _NEVER = 1 << 60
 _SHORT = 256  # a longer word is searched once, and not again for every merge
@@ -47,7 +49,7 @@ class Tokenizer:
     """A byte-level BPE tokenizer: ``vocab`` id -> bytes, ``merges`` in the order in which they were learned.
 
     ``special_tokens`` that the vocabulary lacks get the next ids. ``pattern`` is the one that the merges were trained
-    with. ``cache`` is the number of distinct pieces remembered.
+    with. ``cache`` is the number of distinct pieces remembered. ``compiled`` encodes with numba, for GPT-2's pattern.
 
     >>> from infrabook.bpe import train
     >>> tokenizer = Tokenizer(*train(["low low lower lowest"], 262, []))
@@ -57,7 +59,7 @@ class Tokenizer:
 
     def __init__(
         self, vocab: Mapping[int, bytes], merges: Sequence[Merge], special_tokens: Sequence[str] | None = None, *,
-        pattern: str = "gpt2", cache: int = 1 << 20,
+        pattern: str = "gpt2", cache: int = 1 << 20, compiled: bool = False,
     ) -> None:  # fmt: skip
         pretokens.checked(special_tokens or ())
         special = tuple(special_tokens or ())
@@ -80,6 +82,11 @@ class Tokenizer:
         self._rules(ids)
         self._words = _Cache(self._word, cache)
         self._pieces = _Cache(self._piece, cache)
+        self._encoder: Encoder | None = None
+        if compiled and pattern == "gpt2":
+            self._encoder = merging._fast().Encoder(
+                self._rank, self._rules_by_rank, self._ids, self._pieces.__getitem__, cache
+            )
 
     def _rules(self, ids: Mapping[bytes, int]) -> None:
         """Each token as one code point: a byte as itself, then the merges' results as they come."""
@@ -128,7 +135,7 @@ class Tokenizer:
             return [
                 self.encode(t, allowed_special=allowed_special, disallowed_special=disallowed_special) for t in texts
             ]
-        made = (self.vocab, self.merges, list(self.special), self.pattern)
+        made = (self.vocab, self.merges, list(self.special), self.pattern, self._encoder is not None)
         arguments = (made, allowed_special, disallowed_special)
         with processes.pool(workers, preload=[__name__], initializer=_become, arguments=arguments) as pool:
             return pool.map(_encode_one, texts, chunksize=max(1, len(texts) // (4 * workers)))
@@ -211,9 +218,15 @@ class Tokenizer:
         if self.pattern != "gpt2":
             return chain.from_iterable(map(self._words.__getitem__, self._regex.findall(text)))
         known = self._pieces.__getitem__
+        if self._encoder is not None and len(text) > _SHORT:
+            return chain.from_iterable(map(self._compiled, _stretches(text)))
         if len(text) <= 2 * _STRETCH:
             return chain.from_iterable(map(known, pretokens.pieces(text)))
         return chain.from_iterable(map(known, chain.from_iterable(map(pretokens.pieces, _stretches(text)))))
+
+    def _compiled(self, text: str) -> Iterable[int]:
+        found = self._encoder.encode(text) if self._encoder is not None else None
+        return chain.from_iterable(map(self._pieces.__getitem__, pretokens.pieces(text))) if found is None else found
 
     def _piece(self, piece: str) -> tuple[int, ...]:
         if piece[1:].isalpha() and (piece[0] == " " or piece[0].isalpha()):  # what the pattern takes as one
@@ -359,9 +372,9 @@ def _stretches(text: str) -> Iterator[str]:
 _own: list[Any] = []  # in a worker of encode_batch: its tokenizer and how to use it
 
 
-def _become(made: tuple[Vocabulary, list[Merge], list[str], str], allowed: Any, disallowed: Any) -> None:
-    vocab, merges, special, pattern = made
-    _own[:] = [Tokenizer(vocab, merges, special, pattern=pattern), allowed, disallowed]
+def _become(made: tuple[Vocabulary, list[Merge], list[str], str, bool], allowed: Any, disallowed: Any) -> None:
+    vocab, merges, special, pattern, compiled = made
+    _own[:] = [Tokenizer(vocab, merges, special, pattern=pattern, compiled=compiled), allowed, disallowed]
 
 
 def _encode_one(text: str) -> list[int]:
