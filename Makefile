@@ -42,13 +42,17 @@ labs-colab:
 links: $(VENV)/.site node_modules/.complete
 	$(BIN)/python tools/build_site.py --links
 
-# trainers and encoders of BPE side by side: make bench-bpe TEXT=/tmp/words.txt ARGS="--make words 100"
-TEXT ?= src/infrabook/data/corpus.txt
+# trainers and encoders of BPE side by side: make bench-bpe KIND=documents SIZE=100, or with a text: TEXT=path
+KIND ?= words
+SIZE ?= 100
 bench-bpe: $(VENV)/.test
-	$(BIN)/python tools/bench_bpe.py $(TEXT) $(ARGS)
+	$(PIP) wordfreq
+	$(BIN)/python tools/bench_bpe.py $(or $(TEXT),_build/bench/$(KIND).txt --make $(KIND) $(SIZE)) $(ARGS)
 
 bench: $(VENV)/.test node_modules/.complete
 	$(BIN)/python tools/bench.py
+	$(MAKE) bench-bpe KIND=words
+	$(MAKE) bench-bpe KIND=documents
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -2,8 +2,10 @@
 
 Each trainer goes from the file's path to its merges in a process of its own, in turns, and the median counts: this
 library in Python with two workers and compiled by numba, Hugging Face's tokenizers, rustbpe. Then encoding, from a cold
-start: this library, tiktoken, tokenizers. A text is made by ``--make words MEGABYTES TEXT``, which samples wordfreq's
-30,000 most frequent English words at power 1.15 with a fixed seed (pip install wordfreq); any other text will do too.
+start: this library both ways, tiktoken, tokenizers. A text is made first by ``--make words MEGABYTES``, which samples
+wordfreq's 30,000 most frequent English words at power 1.15 with a fixed seed, or by ``--make documents MEGABYTES``,
+which strings together the programs, manuals and licences that are installed beside this Python; any other text will do
+too.
 """
 
 import argparse
@@ -97,12 +99,32 @@ def make_words(path: str, megabytes: float) -> None:
             written += len(text.encode())
 
 
+def make_documents(path: str, megabytes: float) -> None:
+    """Text of many kinds with many different words: what the installed packages are written in."""
+    import sysconfig
+
+    written = 0
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for one in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*")):
+            if one.suffix not in (".py", ".pyi", ".rst", ".md", ".txt", ".h", ".js", "") or not one.is_file():
+                continue
+            try:
+                text = one.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue
+            file.write(text + END)
+            written += len(text.encode()) + len(END)
+            if written >= megabytes * 1e6:
+                return
+    raise SystemExit(f"the installed packages have {written / 1e6:.0f} MB of text, and {megabytes:.0f} were asked for")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--make", nargs=2, metavar=("words", "MEGABYTES"), help="make the text first")
+    parser.add_argument("--make", nargs=2, metavar=("KIND", "MEGABYTES"), help="make the text first: words, documents")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
@@ -117,7 +139,11 @@ def main() -> None:
         print(json.dumps({"seconds": seconds, "count": count, "peak_mib": peak}))
         return
     if options.make:
-        make_words(options.text, float(options.make[1]))
+        makers = {"words": make_words, "documents": make_documents}
+        if options.make[0] not in makers:
+            parser.error(f"--make can be words or documents, and is {options.make[0]}")
+        Path(options.text).parent.mkdir(parents=True, exist_ok=True)
+        makers[options.make[0]](options.text, float(options.make[1]))
     size = os.path.getsize(options.text) / 1e6
     print(f"{options.text}: {size:,.0f} MB, a vocabulary of {options.vocab:,}, medians of {options.runs}")
     one("train", "numba", options.text, 300)  # compiles, if that has not been done
