@@ -10,7 +10,10 @@ import pytest
 
 from infrabook import lab, palette
 from infrabook.errors import InfrabookError
+from infrabook.labfile import NARROW
 from infrabook.ledger import Ledger, Row
+from infrabook.narrow import SMALLEST, legend_below
+from infrabook.site import assets
 
 pytest.importorskip("IPython")
 Stored = list[tuple[dict[str, str], dict[str, Any]]]
@@ -102,17 +105,62 @@ def test_a_figure_is_the_same_bytes_twice(stored: Stored) -> None:
         lab.record_figure("a_figure", figure())
     (first, about), (second, _) = stored
     assert first == second
-    assert set(first) == {"image/svg+xml", "text/plain"}
+    assert set(first) == {"image/svg+xml", NARROW, "text/plain"}
     assert first["text/plain"] == "<figure a_figure>"
     assert about == {"scrapbook": {"name": "a_figure", "mime_prefix": ""}}
 
 
-def test_a_figure_is_well_formed_has_no_date_and_takes_the_books_colours(stored: Stored) -> None:
+@pytest.mark.parametrize("kind", ["image/svg+xml", NARROW])
+def test_a_figure_is_well_formed_has_no_date_and_takes_the_books_colours(kind: str, stored: Stored) -> None:
     lab.record_figure("a_figure", figure())
-    text = stored[0][0]["image/svg+xml"]
+    text = stored[0][0][kind]
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "<dc:date>" not in text
     assert palette.colour("weights").lower() in text
+
+
+def test_the_wide_figure_knows_nothing_of_the_narrow_one(stored: Stored) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def adjust(drawing: Any) -> None:
+        seen.append(tuple(drawing.get_size_inches()))
+        drawing.set_figheight(5)
+
+    lab.record_figure("a_figure", figure())
+    lab.record_figure("a_figure", figure(), narrow=adjust)
+    (plain, _), (adjusted, _) = stored
+    assert plain["image/svg+xml"] == adjusted["image/svg+xml"]
+    assert seen == [(3.9, 3.4)]
+    assert assets.size_of(plain[NARROW])[0] < 390 < 500 < assets.size_of(plain["image/svg+xml"])[0]  # type: ignore[index]
+    assert assets.size_of(adjusted[NARROW])[1] > assets.size_of(plain[NARROW])[1] + 100  # type: ignore[index]
+
+
+def test_words_of_the_narrow_figure_are_large_enough_and_their_lines_short_enough(stored: Stored) -> None:
+    drawing = figure()
+    (axis,) = drawing.axes
+    axis.set_xlabel("one of the longer names that an axis has had, with what is hollow and what is filled", fontsize=5)
+    axis.set_title("A finding that takes more room than a phone has for one line of it")
+    lab.record_figure("a_figure", drawing)
+    assert axis.xaxis.label.get_fontsize() == SMALLEST
+    assert axis.xaxis.label.get_text().count("\n") == 1
+    assert axis.title.get_text().count("\n") == 1
+    assert assets.size_of(stored[0][0][NARROW])[0] < 390  # type: ignore[index]
+
+
+def test_a_legend_moves_below_in_as_many_columns_as_fit(stored: Stored) -> None:
+    drawing = figure()
+    (axis,) = drawing.axes
+    for name in ("optimizer states", "activations", "gradients, summed"):
+        axis.plot([0, 2], [0, 1], label=name)
+    axis.legend(ncols=4, bbox_to_anchor=(0.5, -0.2), loc="upper center")
+    lab.record_figure("a_figure", drawing, narrow=legend_below)
+    (legend,) = drawing.legends
+    assert axis.get_legend() is None
+    assert [words.get_text() for words in legend.texts] == [
+        "weights", "optimizer states", "activations", "gradients, summed"
+    ]  # fmt: skip
+    assert legend._ncols == 2
+    assert assets.size_of(stored[0][0][NARROW])[0] < 390  # type: ignore[index]
 
 
 def test_two_figures_of_a_page_do_not_share_ids(stored: Stored) -> None:

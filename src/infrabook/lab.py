@@ -22,7 +22,9 @@ from IPython import display as ipython
 from . import palette
 from .charts import Span
 from .errors import InfrabookError
+from .labfile import NARROW
 from .ledger import Ledger
+from .narrow import narrow as narrowed
 
 Answer = TypeVar("Answer", bound=Callable[[], Any])
 PREFIX = "application/papermill.record/"  # what myst_nb.glue writes and nbval compares
@@ -50,16 +52,31 @@ def record(key: str, value: Any, digits: int = 6) -> None:
     _store(key, {PREFIX + "text/plain": repr(value)}, PREFIX)
 
 
-def record_figure(key: str, figure: Any) -> None:
-    """Show a matplotlib figure and store it as SVG under ``key``, the same bytes in every run."""
-    import matplotlib
+def record_figure(key: str, figure: Any, *, narrow: Callable[[Any], object] | None = None) -> None:
+    """Show a matplotlib figure and store it as SVG under ``key``, the same bytes in every run.
+
+    A second drawing for phones is stored beside it, which the site shows in a narrow window: the same figure made
+    3.9 inches wide, its words as large as before. ``narrow(figure)`` adjusts that drawing where words would meet:
+    ``narrow.legend_below``, or a function that shortens words, thins ticks or changes the height.
+    """
     import matplotlib.pyplot as plt
 
-    with matplotlib.rc_context({"svg.hashsalt": key, "svg.fonttype": "path"}):
-        text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True)
+    wide = _svg(figure, key)
+    with figure_style():
+        narrowed(figure, narrow)
+        slim = _svg(figure, key + " narrow", pad_inches=0.05)
     plt.close(figure)
-    _store(key, {"image/svg+xml": text.getvalue(), "text/plain": f"<figure {key}>"}, "")
+    _store(key, {"image/svg+xml": wide, NARROW: slim, "text/plain": f"<figure {key}>"}, "")
+
+
+def _svg(figure: Any, salt: str, **options: Any) -> str:
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
+        text = StringIO()
+        about = {"Date": None}
+        figure.savefig(text, format="svg", metadata=about, bbox_inches="tight", transparent=True, **options)
+    return text.getvalue()
 
 
 def _store(key: str, bundle: dict[str, str], prefix: str) -> None:

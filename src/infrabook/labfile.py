@@ -13,6 +13,7 @@ from typing import Any
 from .errors import InfrabookError
 
 KEY = "infrabook"  # of the notebook's metadata
+NARROW = "text/vnd.infrabook.narrow+svg"  # a figure for phones: no notebook shows it, and text/ keeps its lines apart
 
 NO_SOURCE = 'SOURCE = ""'
 INSTALL = """\

@@ -34,6 +34,15 @@ WIDE = """() => {
     return [...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > width + 1)
         .slice(0, 3).map(e => e.outerHTML.slice(0, 120));
 }"""
+FIGURES = """async () => Promise.all([...document.querySelectorAll('article img[src*="_images/"]')].map(async image => {
+    image.scrollIntoView();
+    await image.decode();
+    const about = getComputedStyle(image), drawing = await (await fetch(image.currentSrc)).text();
+    const width = image.clientWidth - parseFloat(about.paddingLeft) - parseFloat(about.paddingRight);
+    const sizes = [...drawing.matchAll(/ scale\\(([\\d.]+) -[\\d.]+\\)/g)].map(found => 100 * found[1]);
+    const points = drawing.match(/<svg[^>]*? width="([\\d.]+)pt"/)[1];
+    return [image.currentSrc, Math.min(...sizes) * width / points];
+}))"""
 AXE_RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
     .filter(found => ["serious", "critical"].includes(found.impact))
     .map(found => `${found.id} (${found.nodes.length}): ${found.nodes[0].html.slice(0, 160)}`)"""
@@ -83,6 +92,7 @@ def test_page_on_a_desk_by_day(name: str, visit: Visit, site: str, html: Path) -
     assert page.evaluate(SHIFTS) < 0.01, "nothing moves while the page loads"
     assert [url for url in page.asked if not url.startswith((site, "data:", "blob:"))] == []
     assert page.said == [], "nothing fails"
+    assert not [url for url in page.asked if url.endswith("-narrow.svg")], "drawings for phones stay there"
     loaded = {html / (urlsplit(url).path.lstrip("/") or "index.html") for url in page.asked if url.startswith(site)}
     sizes = {path.name: len(gzip.compress(path.read_bytes(), 6)) for path in loaded if path.is_file()}
     assert sum(sizes.values()) <= BUDGET, sorted(sizes.items(), key=lambda item: -item[1])[:5]
@@ -94,6 +104,10 @@ def test_page_on_a_desk_by_day(name: str, visit: Visit, site: str, html: Path) -
 def test_page_on_a_phone_by_night(name: str, visit: Visit) -> None:
     page: Any = visit(name, width=390, dark=True)
     assert page.evaluate(SHIFTS) < 0.01, "nothing moves while the page loads"
+    for drawing, words in page.evaluate(FIGURES):
+        assert drawing.endswith("-narrow.svg"), "a phone gets the drawing made for it"
+        assert drawing.replace("-narrow", "") not in page.asked, "and does not load the other one"
+        assert words >= 9, f"the smallest words of {drawing} are {words:.1f} px high"
     for width in (390, 768, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate(WIDE) == [], f"nothing is wider than {width} px"

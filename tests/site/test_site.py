@@ -196,7 +196,7 @@ def test_every_quoted_number_lands_on_the_cell_that_stored_it(page: str) -> None
 # -- links and images ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", sorted({*PAGES, *GENERATED}))
 def test_every_local_link_leads_somewhere(page: str) -> None:
-    addresses = [str(tag[name]) for name in ("href", "src") for tag in soup(page).select(f"[{name}]")]
+    addresses = [str(tag[name]) for name in ("href", "src", "srcset") for tag in soup(page).select(f"[{name}]")]
     for address in filter(local, addresses):
         place, anchor = target(page, address)
         anchor = anchor.partition("?")[0]  # settings of an explorer follow its name
@@ -216,6 +216,18 @@ def test_images_say_what_they_show(page: str) -> None:
         assert not re.search(r"\.(svg|png)$", words), "a file's name says nothing"
     for drawing in article(page).select('svg[role="img"]'):
         assert drawing.get("aria-label") or drawing.find("title")
+
+
+@every_page
+def test_every_drawing_has_its_room_and_its_form_for_phones(page: str) -> None:
+    """One picture, of which a browser loads one form: the sizes of both are there before it is."""
+    for image in article(page).select('img[src$=".svg"][src*="_images/"]'):
+        assert image.parent is not None
+        (source,) = image.parent.select("picture > source")
+        assert source["media"] == "(max-width: 40rem)"
+        assert source["srcset"] == str(image["src"]).replace(".svg", "-narrow.svg")
+        assert int(source["width"]) < 400 < int(image["width"])  # type: ignore[arg-type]
+        assert int(source["height"]) > 100  # type: ignore[arg-type]
 
 
 # -- no other host -------------------------------------------------------------------------------------------

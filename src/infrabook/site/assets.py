@@ -35,6 +35,7 @@ MENDED = (
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
 )
+PHONE = "(max-width: 40rem)"  # as in book.css
 FONT = "@fontsource-variable/source-serif-4/files/source-serif-4-latin-wght-{}.woff2"
 
 
@@ -76,16 +77,43 @@ def size_of(svg: str) -> tuple[int, int] | None:
     return (round(float(found[1]) * 4 / 3), round(float(found[2]) * 4 / 3)) if found else None
 
 
+def narrow_of(drawing: Path) -> Path:
+    """Where the drawing for phones of a figure's file lies, if there is one.
+
+    >>> narrow_of(Path("labfig/curve.svg")).name
+    'curve-narrow.svg'
+    """
+    return drawing.with_name(f"{drawing.stem}-narrow{drawing.suffix}")
+
+
 def with_sizes(app: Sphinx, body: str) -> str:
-    """The page with the size of each drawing in its tag: its room is there before the drawing is."""
+    """The page with the size of each drawing in its tag: its room is there before the drawing is.
+
+    A figure that has a drawing for phones becomes a ``<picture>``, of which a browser loads the one that it shows.
+    """
     sources = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
 
     def sized(match: re.Match[str]) -> str:
-        source = sources.get(match[2])
+        source = sources.get(match["name"])
         size = size_of(source.read_text("utf8")) if source and source.suffix == ".svg" and source.is_file() else None
-        return f'<img width="{size[0]}" height="{size[1]}" {match[1]}' if size else match[0]
+        if not source or not size:
+            return match[0]
+        image = f'<img width="{size[0]}" height="{size[1]}" {match["rest"]}'
+        beside = narrow_of(source)
+        small = size_of(beside.read_text("utf8")) if beside.is_file() else None
+        if not small:
+            return image
+        name = narrow_of(Path(match["name"])).name
+        folder = Path(app.outdir, "_images")
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(beside, folder / name)
+        return (
+            f'<picture><source media="{PHONE}" srcset="{match["folder"]}{name}" width="{small[0]}" '
+            f'height="{small[1]}" />{image}</picture>'
+        )
 
-    return re.sub(r'<img ((?![^>]*\bwidth=)[^>]*?src="[^"]*_images/([^"]+)")', sized, body)
+    tag = r'<img (?P<rest>(?![^>]*\bwidth=)[^>]*?src="(?P<folder>[^"]*_images/)(?P<name>[^"]+)"[^>]*>)'
+    return re.sub(tag, sized, body)
 
 
 def page_context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -38,7 +38,8 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
-from ..labfile import code_hash, recorded_hash
+from ..labfile import NARROW, code_hash, recorded_hash
+from .assets import narrow_of
 
 LOGGER = logging.getLogger(__name__)
 REFERENCE = re.compile(r"([\w/.-]*):([a-z][a-z0-9_]*)(?::(.+))?")
@@ -105,6 +106,15 @@ def formatted(env: BuildEnvironment, docname: str, text: str) -> tuple[str, str]
         raise LabError(f"{label} = {value!r}: {error}") from error
 
 
+def keep_narrow(file: Path, data: dict[str, str]) -> None:
+    """The drawing for phones beside the figure ``file``, where ``assets`` looks for it; none if the lab stores none."""
+    beside = narrow_of(file)
+    if NARROW not in data:
+        beside.unlink(missing_ok=True)
+    elif not beside.exists() or beside.read_text("utf8") != data[NARROW]:
+        beside.write_text(data[NARROW], "utf8")
+
+
 def complain(env: BuildEnvironment, error: Exception, location: Any) -> None:
     """Warn now, and in the next build too: an incremental build would forget."""
     LOGGER.warning("%s", error, type="labnum", location=location)
@@ -157,6 +167,7 @@ class LabFigure(Figure):
             file = stem.with_name(stem.name + IMAGES[mime])
             if not file.exists() or file.read_bytes() != raw:
                 file.write_bytes(raw)
+            keep_narrow(file, data)
         suffix = ".*" if len(formats) > 1 else IMAGES[formats[0]]
         self.arguments[0] = "/" + Path(relpath(stem, env.srcdir)).as_posix() + suffix
         result = super().run()
@@ -197,6 +208,7 @@ class LabTransform(SphinxTransform):
                 drawn = [name for name in names if IMAGES.keys() & stored[name.split(":")[1]][1].keys()]
                 for image, name in zip(cell.findall(nodes.image), drawn, strict=False):
                     image["alt"] = self.described(lab, name.split(":")[1])
+                    keep_narrow(Path(self.env.srcdir, image["uri"].lstrip("/")), stored[name.split(":")[1]][1])
 
     def described(self, lab: str, key: str) -> str:
         """A figure's alt text on its lab's page: the one that the chapter gives it."""
