@@ -321,6 +321,22 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
         pytest.fail("a process of the interrupted training is left")
 
 
+def test_an_interrupt_stops_compiled_merging(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    numbers = random.Random(0)
+    line = "".join(numbers.choices("abcdefghij", k=1_000_000))
+    heard: list[int] = []
+
+    def told(done: int) -> None:
+        heard.append(done)
+        if sum(heard) > 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fast.merge_counts({line: 1}, 50_000, order=range(256), by_bytes=True, told=told)
+    assert 5 < sum(heard) < 25_000
+
+
 # -- encoding ----------------------------------------------------------------------------------------------------
 MADE = bpe.Tokenizer(*bpe.train(bpe.corpus(), 1200, [END]), [END])
 

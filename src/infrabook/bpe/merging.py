@@ -93,11 +93,14 @@ def train_counts(
     positive("merges", merges, zero=True)
     if ties not in ("bytes", "huggingface", "rustbpe"):
         raise InfrabookError(f"ties can be bytes, huggingface or rustbpe, and is {ties!r}")
-    if compiled or not isinstance(counts, Mapping):
-        found: list[Merge] = _fast().merge_counts(counts, merges, order=_order(ties), by_bytes=ties == "bytes")
-        return found
-    with _no_garbage_collection(), _told(merges, progress) as told:
-        return _merge(_words(counts, _order(ties)), merges, _order(ties), ties == "bytes", told)
+    with _told(merges, progress) as told:
+        if compiled or not isinstance(counts, Mapping):
+            found: list[Merge] = _fast().merge_counts(
+                counts, merges, order=_order(ties), by_bytes=ties == "bytes", told=told
+            )
+            return found
+        with _no_garbage_collection():
+            return _merge(_words(counts, _order(ties)), merges, _order(ties), ties == "bytes", told)
 
 
 def _fast() -> Any:
@@ -131,7 +134,7 @@ def _words(counts: Mapping[str, int] | Mapping[bytes, int], order: Sequence[int]
 
 
 def _merge(
-    counted: dict[str, int], merges: int, order: Sequence[int], by_bytes: bool, told: Callable[[], object]
+    counted: dict[str, int], merges: int, order: Sequence[int], by_bytes: bool, told: Callable[[int], object]
 ) -> list[Merge]:
     words, frequency = list(counted), list(counted.values()).__getitem__
     counted.clear()
@@ -165,7 +168,7 @@ def _merge(
         first, second = pair[0], pair[1]
         token = tokens[ord(first)] + tokens[ord(second)]
         found.append((tokens[ord(first)], tokens[ord(second)]))
-        told()
+        told(1)
         new = codes.get(token)
         if new is None:
             new = codes[token] = chr(len(tokens))
@@ -251,9 +254,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _told(total: int, wanted: bool) -> Iterator[Callable[[], object]]:
+def _told(total: int, wanted: bool) -> Iterator[Callable[[int], object]]:
     if not wanted:
-        yield lambda: None
+        yield lambda done: None
         return
     from tqdm.auto import tqdm
 

@@ -7,7 +7,8 @@ pair up once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from .words import Array, Int, Words, _array, _longer, _more_rows
 
 
 def merge_counts(
-    counts: Words | Mapping[str, int] | Mapping[bytes, int], merges: int, *, order: Sequence[int], by_bytes: bool
-) -> list[tuple[bytes, bytes]]:
-    """See ``merging.train_counts``; ``order`` lists the bytes by their ids."""
+    counts: Words | Mapping[str, int] | Mapping[bytes, int], merges: int, *, order: Sequence[int], by_bytes: bool,
+    told: Callable[[int], object] = lambda done: None,
+) -> list[tuple[bytes, bytes]]:  # fmt: skip
+    """See ``merging.train_counts``; ``order`` lists the bytes by their ids, ``told`` hears of merges done."""
     words = counts if isinstance(counts, Words) else _array(counts)
     if not len(words.start) or merges == 0:
         return []
@@ -28,15 +30,28 @@ def merge_counts(
         raise InfrabookError("there are 2 GiB or more of distinct words: train without compiled=True")
     tokens = [bytes([byte]) for byte in order]
     result = []
-    for first, second, new in _merges(words, merges, order, by_bytes).tolist():
+    for first, second, new in _watched(words, merges, order, by_bytes, told).tolist():
         result.append((tokens[first], tokens[second]))
         if new == len(tokens):
             tokens.append(tokens[first] + tokens[second])
     return result
 
 
-def _merges(words: Words, merges: int, order: Sequence[int], by_bytes: bool) -> Array:
-    return _merge_loop(*words, merges, np.array(order, np.uint8), by_bytes)
+def _watched(words: Words, merges: int, order: Sequence[int], by_bytes: bool, told: Callable[[int], object]) -> Array:
+    """The loop in a thread, so that it can be heard of and interrupted."""
+    state, seen = np.zeros(2, np.int64), 0
+    with ThreadPoolExecutor(1) as thread:
+        job = thread.submit(_merge_loop, *words, merges, np.array(order, np.uint8), by_bytes, state)
+        try:
+            while wait([job], timeout=0.1).not_done:
+                done = int(state[0])
+                told(done - seen)
+                seen = done
+        except BaseException:
+            state[1] = 1
+            raise
+    told(int(state[0]) - seen)
+    return job.result()
 
 
 @njit(cache=True)
@@ -134,11 +149,12 @@ def _token_slot(table: Array, token: Int, start: Array, size: Array, data: Array
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _merge_loop(
-    text: Array, word_start: Array, word_size: Array, word_count: Array, merges: Int, order: Array, by_bytes: bool
-) -> Array:
-    """(first, second, result) of each merge, as numbers."""
+    text: Array, word_start: Array, word_size: Array, word_count: Array, merges: Int, order: Array, by_bytes: bool,
+    state: Array,
+) -> Array:  # fmt: skip
+    """(first, second, result) of each merge, as numbers; ``state`` says how many there are, and is told to stop."""
     place = np.zeros(256, np.int32)
     for k in range(256):
         place[order[k]] = k
@@ -195,7 +211,7 @@ def _merge_loop(
     gain, number = np.zeros((2, 256 + merges), np.int64), np.zeros((2, 256 + merges), np.int64)
     touched, touches = np.empty((2, 256 + merges), np.int32), np.zeros(2, np.int64)
     seen, seen_word, sees = np.empty(4096, np.int64), np.empty(4096, np.int32), 0
-    while done < merges and held > 0:
+    while done < merges and held > 0 and not state[1]:
         count, pair = heap[0, 0], heap[0, 1]
         at = _slot(pairs, pair)
         current = pairs[at, _COUNT]
@@ -236,6 +252,7 @@ def _merge_loop(
             made += 1
         result[done, 0], result[done, 1], result[done, 2] = first, second, new
         done += 1
+        state[0] = done
         # every word that may hold the pair
         sees, previous = 0, -1
         for k in range(pairs[at, _FROM], pairs[at, _FROM] + pairs[at, _HELD]):
