@@ -398,6 +398,23 @@ def test_a_copy_without_a_repository_names_nobodys() -> None:
 
 
 @pytest.mark.unit
+def test_a_drawing_for_phones_is_used_where_there_is_one(tmp_path: Path) -> None:
+    svg = '<svg width="{}pt" height="150pt" viewBox="0 0 {} 150"></svg>'
+    for name, width in (("both", 480), ("both-narrow", 270), ("wide", 450)):
+        (tmp_path / f"{name}.svg").write_text(svg.format(width, width), "utf8")
+    images = {f"{name}.svg": f"{name}.svg" for name in ("both", "wide")}
+    app: Any = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path / "html", builder=SimpleNamespace(images=images))
+    (tmp_path / "html").mkdir()
+    body = '<p><img alt="a" src="../_images/both.svg" /><img alt="b" src="../_images/wide.svg" /></p>'
+    assert assets.with_sizes(app, body) == (
+        '<p><picture><source media="(max-width: 40rem)" srcset="../_images/both-narrow.svg" width="360" height="200" />'
+        '<img width="640" height="200" alt="a" src="../_images/both.svg" /></picture>'
+        '<img width="600" height="200" alt="b" src="../_images/wide.svg" /></p>'
+    )
+    assert [path.name for path in (tmp_path / "html" / "_images").iterdir()] == ["both-narrow.svg"]
+
+
+@pytest.mark.unit
 def test_what_the_theme_brings_in_vain_is_left_out() -> None:
     kept = '<script src="a.js"></script>'
     head = '<script src="../_static/searchtools.js"></script><script src="../searchindex.js"></script>'
