@@ -171,7 +171,7 @@ def test_figures_are_svg_without_a_date(path: Path) -> None:
 
 @every_lab
 def test_every_figure_has_a_drawing_for_phones_with_words_that_can_be_read(path: Path) -> None:
-    """At 9 pixels or more in a column of 346: a phone of 390, and in the dark theme the figure's paper has an edge."""
+    """At 9 pixels or more in a column of 345: a phone of 390, and in the dark theme the figure's paper has an edge."""
     figures = [out for cell in code(path) for out in cell["outputs"] if "image/svg+xml" in out.get("data", {})]
     for figure in figures:
         drawing = "".join(figure["data"].get(labfile.NARROW, ()))
@@ -179,7 +179,7 @@ def test_every_figure_has_a_drawing_for_phones_with_words_that_can_be_read(path:
         size = assets.size_of(drawing)
         assert size, "its size is known before it is loaded"
         words = min(map(float, re.findall(r"scale\(([\d.]+) -[\d.]+\)", drawing)))  # letters are drawn at 100 points
-        assert 100 * words * 4 / 3 * min(1, 346 / size[0]) >= 9, figure["metadata"]["scrapbook"]["name"]
+        assert 100 * words * 4 / 3 * min(1, 345 / size[0]) >= 9, figure["metadata"]["scrapbook"]["name"]
 
 
 # -- exercises -----------------------------------------------------------------------------------------------
