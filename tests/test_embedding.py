@@ -160,6 +160,14 @@ def test_errors_are_in_the_readers_words() -> None:
         embedding.one_hot_flop(0, 8, 4)
     with pytest.raises(InfrabookError, match="pairs can be halves or neighbours"):
         embedding.rotated([1.0, 2.0], 1, pairs="thirds")  # type: ignore[arg-type]
+    wrong: Any = "a"
+    with pytest.raises(InfrabookError, match=r"a model is what models\.get gives, .* and not 'a'"):
+        embedding.ends(wrong)
+    with pytest.raises(InfrabookError, match="and no pair 'a'"):
+        embedding.wavelength(64, wrong)
+    for turn in (lambda at: embedding.sinusoidal(at, 4), lambda at: embedding.rotated([1.0, 2.0], at)):
+        with pytest.raises(InfrabookError, match="a position is a number, and not 'a'"):
+            turn(wrong)
 
 
 # -- the explorer --------------------------------------------------------------------------------------------
@@ -178,3 +186,32 @@ def test_every_control_of_the_explorer_moves_its_costs() -> None:
         assert both_ends(**{name: value}) != start, name
     with pytest.raises(InfrabookError, match="vocabulary has to be one of"):
         both_ends(vocab=7)
+
+
+def test_the_explorer_speaks_of_amounts_as_people_do() -> None:
+    small = both_ends(vocab=50_257, multiple=64, tokens=1, tied=True)
+    assert "For 1 token in BF16" in small
+    assert "47 rows, 96.26 k parameters" in small
+    assert "of the parameters are in the two ends, one matrix: " in small
+    assert "would move 542.21 GB" in both_ends(vocab=256_000, tokens=1_048_576)
+
+
+def test_the_one_hot_product_is_the_look_up_only_where_the_table_is_finite() -> None:
+    table, ids = torch.randn(5, 3), torch.tensor([1, 2])
+    table[4] = math.inf
+    assert F.embedding(ids, table).isfinite().all()
+    assert (F.one_hot(ids, 5).float() @ table).isnan().all()
+
+
+def test_bf16_sums_err_with_the_square_root_of_half_their_number() -> None:
+    torch.manual_seed(0)
+    numbers = torch.randn(100_000, dtype=torch.float64)
+    share = float((numbers.bfloat16().double() - numbers).norm() / numbers.norm())
+    for times in (128, 2048, 8192):
+        upward = torch.randn(times, 2048, dtype=torch.float64).bfloat16()
+        weight = torch.zeros(1, 2048, dtype=torch.bfloat16, requires_grad=True)
+        F.embedding(torch.zeros(times, dtype=torch.long), weight).backward(upward)
+        assert weight.grad is not None
+        exact = upward.double().sum(0)
+        error = float((weight.grad[0].double() - exact).norm() / exact.norm())
+        assert error == pytest.approx(share * math.sqrt(times / 2), rel=0.2)

@@ -90,6 +90,8 @@ def ends(model: Transformer, *, tied: bool | None = None, padded_to: int = 1) ->
     >>> ends(get("llama-2-7b"))["embedding"], float(ends(get("gpt2")).share("embedding"))
     (131072000, 0.31016...)
     """
+    if not isinstance(model, Transformer):
+        raise InfrabookError(f"a model is what models.get gives, as models.get('llama-2-7b'), and not {model!r}")
     wide = replace(model, vocab=parameters.padded_vocab(model.vocab, padded_to))
     account = parameters.count(wide, tied=tied)
     named = {"embedding": "embedding", "head": "head", "head bias": "head", "positions": "positions"}
@@ -131,8 +133,8 @@ def wavelength(width: int, pair: int, *, base: float = WAVELENGTH) -> float:
     (6.28, 54410)
     """
     turns = frequencies(width, base=base)
-    if not 0 <= pair < len(turns):
-        raise InfrabookError(f"a width of {width} has pairs 0 to {len(turns) - 1}, and no pair {pair}")
+    if isinstance(pair, bool) or not isinstance(pair, int) or not 0 <= pair < len(turns):
+        raise InfrabookError(f"a width of {width} has pairs 0 to {len(turns) - 1}, and no pair {pair!r}")
     return 2 * math.pi / turns[pair]
 
 
@@ -142,6 +144,7 @@ def sinusoidal(position: int, width: int, *, base: float = WAVELENGTH) -> list[f
     >>> sinusoidal(0, 4)
     [0.0, 1.0, 0.0, 1.0]
     """
+    _position(position)
     return [f(position * w) for w in frequencies(width, base=base) for f in (math.sin, math.cos)]
 
 
@@ -158,6 +161,7 @@ def rotated(
     """
     if pairs not in ("halves", "neighbours"):
         raise InfrabookError(f"pairs can be halves or neighbours, and is {pairs!r}")
+    _position(position)
     half = len(vector) // 2
     turned = [0.0] * len(vector)
     for i, turn in enumerate(frequencies(len(vector), base=base)):
@@ -176,6 +180,12 @@ def positions_in(dtype_digits: int, length: int) -> int:
     positive("significant digits", dtype_digits)
     positive("length", length)
     return len({_rounded(position, dtype_digits) for position in range(length)})
+
+
+def _position(position: float) -> None:
+    """A number that may be negative: differences of positions are."""
+    if isinstance(position, bool) or not isinstance(position, int | float) or not math.isfinite(position):
+        raise InfrabookError(f"a position is a number, and not {position!r}")
 
 
 def _rounded(number: int, digits: int) -> int:

@@ -41,7 +41,7 @@ def _product() -> float:
 @exercise(
     "embeddings/3",
     mistakes={
-        "the last pair is number 31: the exponent is 62/64.": lambda: 2 * math.pi * 10_000,
+        "pairs are counted from 0, and the last has to turn a little.": lambda: 2 * math.pi * 10_000,
         "that is the fastest pair.": lambda: 2 * math.pi,
         "a full turn is 2π radians.": lambda: 10_000 ** (62 / 64),
         "that is a head of 128.": lambda: embedding.wavelength(128, 63),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from html import escape
 
 from .. import embedding, parameters, recipes
 from ..explore import Check, Choice, Number, explore, number
 from ..ledger import Ledger, Row
-from ..units import MB, percent, scaled, show
-from .views import plain
+from ..units import percent, scaled, show
 
 RECIPES = [name for name in recipes.names() if not any(t.per != "parameter" for t in recipes.get(name).tensors)]
 
@@ -52,18 +50,20 @@ def both_ends(
     )
     product = embedding.one_hot_flop(tokens, rows, width)
     moved, gathered = embedding.one_hot_product(tokens, rows, width), embedding.look_up(tokens, width)
-    touched = min(tokens, vocab)
+    touched, padding = min(tokens, vocab), (rows - vocab) * width * (1 if tied else 2)
     return (
         f'<p class="explorer-answer">{number(percent(ends, account.total), ends)} of the parameters are in the two '
-        f"ends: {scaled(ends, '')}, and {show(ends * each)} with gradients and optimizer states.</p>"
+        f"ends{', one matrix' if tied else ''}: {scaled(ends, '')}, and {show(ends * each)} with gradients and "
+        f"optimizer states.</p>"
         f'<table class="ledger"><caption>Parameters and bytes</caption><thead>{head}</thead><tbody>{body}</tbody>'
         f"<tfoot>{total}</tfoot></table>"
-        f'<p class="explorer-note">For {tokens:,} tokens in BF16 the look-up moves {_mb(gathered)} MB and computes '
-        f"nothing; as a product it would move {_mb(moved)} MB and take {scaled(product, 'FLOP')}. At most {touched:,} "
-        f"of {rows:,} rows get a gradient from the look-up. Padding adds {rows - vocab:,} rows, "
-        f"{scaled((rows - vocab) * width * (1 if tied else 2), 'parameters')}. The layers are counted as 12·L·h².</p>"
+        f'<p class="explorer-note">For {_many(tokens, "token")} in BF16 the look-up moves '
+        f"{scaled(gathered.total, 'B')} and computes nothing; as a product it would move {scaled(moved.total, 'B')} "
+        f"and take {scaled(product, 'FLOP')}. At most {touched:,} of {rows:,} rows get a gradient from the look-up. "
+        f"Padding adds {_many(rows - vocab, 'row')}, {scaled(padding, '')} parameters. The layers are counted as "
+        f"12·L·h².</p>"
     )
 
 
-def _mb(account: Ledger) -> str:
-    return plain(float(Fraction(account.total) / MB))
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
