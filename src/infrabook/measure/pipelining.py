@@ -58,6 +58,18 @@ def _actions(op: Any) -> Iterator[Action]:
         yield Action.read(str(op))
 
 
+def skip_self_sends(stages: Sequence[Any]) -> None:
+    """Have stages set up point-to-point communication with other ranks only.
+
+    Two neighbouring stages of a V lie on one rank, which would send to itself: gloo in torch 2.11 refuses that.
+    """
+    for stage in stages:
+        operations, me = stage._get_init_p2p_neighbors_ops, stage.group_rank
+        stage._get_init_p2p_neighbors_ops = lambda operations=operations, me=me: [
+            op for op in operations() if op.group_peer != me
+        ]
+
+
 @dataclass
 class Log:
     """What a rank's stages did: the actions in order, and the most activations that were kept at once."""

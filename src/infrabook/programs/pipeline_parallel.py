@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from ..measure import ranks
-from ..measure.pipelining import NAMES, recorded
+from ..measure.pipelining import NAMES, recorded, skip_self_sends
 from ..measure.wire import sent_bytes
 from ..parallel import pipeline
 
@@ -41,6 +41,7 @@ def step(
         for i in mine
     ]
     engine = get_schedule_class(NAMES[schedule])(stages if plan.chunks > 1 else stages[0], micro_batches, loss_fn=loss)
+    skip_self_sends(stages)
     inputs, targets = data(hidden, micro_batches, device)
 
     losses: list[torch.Tensor] = []
