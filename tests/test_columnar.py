@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from infrabook import columnar
 from infrabook.columnar import Column
 from infrabook.errors import InfrabookError
 from infrabook.explorers import bytes_read
+from infrabook.lab import check
 from infrabook.measure.files import CountingFile, fetched_pages, kernel_reads, parquet_page_index, sizes
 
 ROWS, WIDTH = 16_384, 128
@@ -54,6 +56,20 @@ def test_expected_pages_are_the_mean_over_every_draw(rows: int, width: int, k: i
     assert columnar.pages_touched(rows, width, k, page=page) == Fraction(sum(map(len, pages)), len(draws))
 
 
+@pytest.mark.parametrize(
+    ("rows", "width", "k", "page", "offset", "length"),
+    [(9, 5, 3, 8, 0, 2), (9, 5, 3, 8, 3, 2), (7, 20, 2, 8, 5, 4), (7, 20, 2, 8, 0, 20), (20, 3, 4, 8, 1, 1)],
+)
+def test_expected_pages_of_a_field_are_the_mean_over_every_draw(
+    rows: int, width: int, k: int, page: int, offset: int, length: int
+) -> None:
+    draws = list(itertools.combinations(range(rows), k))
+    starts = [[i * width + offset for i in draw] for draw in draws]
+    pages = [{p for at in one for p in range(at // page, (at + length - 1) // page + 1)} for one in starts]
+    mean = Fraction(sum(map(len, pages)), len(draws))
+    assert columnar.pages_touched(rows, width, k, page=page, offset=offset, length=length) == mean
+
+
 def test_beyond_512_factors_the_chance_is_a_double() -> None:
     import math
 
@@ -82,8 +98,36 @@ def test_more_rows_than_there_are_cannot_be_drawn() -> None:
         columnar.touched(10, 2, 11)
     with pytest.raises(InfrabookError, match="4,096 different rows cannot be drawn from a table of 1,000"):
         bytes_read(rows=1000, k=4096)
-    with pytest.raises(InfrabookError, match="the width of x has to be greater than 0"):
-        Column("x", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: Column("x", 0), "the width of x has to be greater than 0, and is 0"),
+        (lambda: Column("x", 8, encoded=-3), "the encoded width of x has to be 0 or more, and is -3"),
+        (lambda: Column("x", 8, longest=4), "x has 8 bytes a value, more than its longest, 4"),
+        (lambda: columnar.coalesced(9, 2, 8, 3, hole=-5), "the gap that is read along has to be 0 or more, and is -5"),
+        (lambda: columnar.joined([1], 8, hole=-5), "the gap that is read along has to be 0 or more, and is -5"),
+        (lambda: columnar.none_in(10, -1, 2), "rows of the window has to be 0 or more, and is -1"),
+        (lambda: columnar.pieces_of([-1, 5], 4), "rows are numbered from 0, and one of these is negative"),
+        (lambda: columnar.pages_touched(9, 8, 1, offset=4, length=5), "a row of 8 bytes has no 5 bytes from byte 4 on"),
+        (
+            lambda: columnar.numpy_memmap([Column("a", 8)], 9, 1, only="b"),
+            "the record has no column 'b', only a",
+        ),
+    ],
+)
+def test_nonsense_is_refused(call: Any, sentence: str) -> None:
+    with pytest.raises(InfrabookError, match=f"^{sentence}$"):
+        call()
+
+
+def test_no_rows_cost_nothing_and_pieces_may_come_in_any_order() -> None:
+    column = [Column("x", 8)]
+    for way in (columnar.numpy_rows, columnar.numpy_memmap, columnar.lance, columnar.parquet_pages):
+        assert way(column, 13, 0).bytes.total == 0
+    assert columnar.parquet(column, 13, 0, group=10).bytes.total == 0
+    assert columnar.joined([40, 0, 2, 0], 512, hole=4096) == columnar.joined([0, 2, 40], 512, hole=4096) == (2048, 2)
 
 
 # -- real files ----------------------------------------------------------------------------------------------
@@ -125,6 +169,56 @@ def test_lance_reads_mini_blocks_below_256_bytes_and_single_values_above(tmp_pat
         assert found.read_iops == 1
 
 
+def of_lengths(shortest: int, longest: int, rows: int = ROWS) -> tuple[Any, list[int]]:
+    generator = np.random.default_rng(longest)
+    lengths = generator.integers(shortest, longest, rows)
+    lengths[7] = longest
+    ends = np.cumsum(lengths)
+    letters = generator.integers(97, 123, int(ends[-1]), dtype=np.uint8).tobytes().decode()
+    return pa.array([letters[end - n : end] for end, n in zip(ends, lengths, strict=True)]), lengths.tolist()
+
+
+def plain_text(array: Any, path: Path) -> Any:
+    as_is = pa.field("text", pa.string(), metadata={"lance-encoding:compression": "none"})
+    lance.write_dataset(pa.Table.from_arrays([array], schema=pa.schema([as_is])), path)
+    return lance.dataset(path)
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(8, 32), (50, 150), (100, 255), (100, 256), (100, 300), (300, 900)])
+def test_the_longest_value_decides_how_lance_reads_texts(tmp_path: Path, shortest: int, longest: int) -> None:
+    """One value of 256 bytes, and every one of 16,384 stands alone; where each begins is read before the first."""
+    texts, lengths = of_lengths(shortest, longest)
+    dataset = plain_text(texts, tmp_path / "t")
+    column = Column("text", Fraction(sum(lengths), ROWS), variable=True, longest=longest)
+    dataset.take([3])
+    opening = dataset.io_stats_incremental().read_bytes
+    dataset.take([9000])
+    found = dataset.io_stats_incremental()
+    unit, size = columnar.lance_unit(column)
+    if longest < 256:
+        assert unit > 1
+        assert found.read_bytes == pytest.approx(float(size), rel=0.15), "a block of particular texts"
+    else:
+        assert unit == 1
+        assert found.read_bytes == lengths[9000] + columnar.OFFSET
+    assert 0 <= opening - found.read_bytes - columnar.lance_offsets(column, ROWS) < 12_000, "and footers"
+    assert found.read_iops == 1
+
+
+@pytest.mark.parametrize("rows", [ROWS - 10, ROWS // 2 + 300])
+def test_the_last_mini_block_of_lance_is_shorter(table: Any, tmp_path: Path, rows: int) -> None:
+    lance.write_dataset(table.slice(0, rows), tmp_path / "t")
+    dataset = lance.dataset(tmp_path / "t")
+    for indices in ([rows - 1], [3, rows - 700, rows - 2]):
+        dataset.take([0], columns=["score"])
+        dataset.io_stats_incremental()
+        dataset.take(indices, columns=["score"])
+        found = dataset.io_stats_incremental()
+        assert (found.read_bytes, found.read_iops) == columnar.lance_taken(Column("score", 8), rows, indices)
+    every = [columnar.lance_taken(Column("score", 8), 700, [i])[0] for i in range(700)]
+    assert columnar.lance([Column("score", 8)], 700, 1).bytes.total == Fraction(sum(map(Fraction, every)), 700)
+
+
 @pytest.mark.parametrize("k", [1, 8, 64, 512, 4096])
 def test_lance_reads_the_touched_pieces_and_gaps_of_up_to_4_kib(table: Any, tmp_path: Path, k: int) -> None:
     lance.write_dataset(table, tmp_path / "t")
@@ -136,9 +230,7 @@ def test_lance_reads_the_touched_pieces_and_gaps_of_up_to_4_kib(table: Any, tmp_
         with kernel_reads() as kernel:
             dataset.take(rows, columns=[name])
         found = dataset.io_stats_incremental()
-        unit, size = columnar.lance_unit(Column(name, width))
-        want = columnar.joined(columnar.pieces_of(rows, unit), int(size), hole=columnar.LANCE_HOLE)
-        assert (found.read_bytes, found.read_iops) == want
+        assert (found.read_bytes, found.read_iops) == columnar.lance_taken(Column(name, width), ROWS, rows)
         assert kernel.bytes is None or 0 <= kernel.bytes - found.read_bytes < 4096
         expected = columnar.lance([Column(name, width)], ROWS, k)
         assert float(expected.bytes.total) == pytest.approx(found.read_bytes, rel=0.35 if k < 100 else 0.05)
@@ -173,6 +265,9 @@ def test_the_kernel_fetches_the_pages_that_rows_lie_on(columns: dict[str, Any], 
     if found is None:
         pytest.skip("this system does not say which pages of a file are in memory")
     size = kind.itemsize
+    field = fetched_pages(path, lambda memory: np.frombuffer(memory, kind)["score"][rows].copy())
+    assert field == len(set(rows * size // 4096)), "a field of 8 bytes at the start of a record is on one page"
+    assert field == pytest.approx(float(columnar.pages_touched(ROWS, size, 200, length=8)), rel=0.05)
     assert found == len({*(rows * size // 4096), *(((rows + 1) * size - 1) // 4096)})
     assert float(columnar.pages_touched(ROWS, size, 200)) == pytest.approx(found, rel=0.05)
 
@@ -194,7 +289,23 @@ def test_sizes_of_a_file_and_of_a_folder(tmp_path: Path) -> None:
     assert sizes(tmp_path) == sizes(tmp_path / "a") == {str(tmp_path / "a"): 3}
 
 
-# -- the explorer --------------------------------------------------------------------------------------------
+# -- the explorer and the exercises --------------------------------------------------------------------------
+def test_numpy_reads_one_column_of_a_record_at_its_offset() -> None:
+    """Measured: a mapped record of 65,544 bytes is 17 pages, and its first field is one."""
+    shown = bytes_read(wanted="narrow", wide=65_536, k=1)
+    assert "8 B at least, by NumPy, read" in re.sub("<[^>]+>", "", shown)
+    mapped = next(row for row in shown.split("<tr") if "mapped" in row)
+    assert "4.1 KB" in mapped
+    assert "× 512" in mapped
+
+
+def test_exercises_take_what_a_reader_computes_by_hand() -> None:
+    assert all(check("columnar/1", answer) for answer in (63, 63.4))
+    assert all(check("columnar/2", answer) for answer in (7093, 7096))
+    assert all(check("columnar/3", answer) for answer in (2, 1.998, 1.9961))
+    assert not any((check("columnar/1", 64.5), check("columnar/2", 4096), check("columnar/3", 1)))
+
+
 def test_every_control_of_the_explorer_moves_its_costs() -> None:
     start = bytes_read()
     for change in (

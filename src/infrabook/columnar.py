@@ -20,7 +20,7 @@ from .units import KIB, Exact, exact, positive
 
 KERNEL_PAGE = 4096  # bytes; x86 and most others
 LANCE_HOLE = 4 * KIB  # local files: requests no further apart than this are read as one (Lance's block size)
-LANCE_WIDE = 256  # bytes: a value at least so wide is read by itself (found by measuring pylance 14, format 2.2)
+LANCE_WIDE = 256  # bytes: with one value so wide, each is read by itself (found by measuring pylance 14, format 2.2)
 LANCE_BLOCK = {False: 8186, True: 4 * KIB}  # most bytes of values in a mini-block, of fixed and of variable width
 LANCE_PACKED = 1024  # values in a mini-block of bit-packed integers
 OFFSET = 4  # bytes that say where a value of variable width ends, in Lance; its length, in Parquet
@@ -31,8 +31,9 @@ LANCE_HEADER = 8  # bytes of a mini-block that are not values
 class Column:
     """A column of a table: ``width`` bytes a value, on average where the width is ``variable``.
 
-    ``longest`` is the width of NumPy's field, which pads. ``encoded`` is for integers that Lance packs into as few
-    bits as they need: the mean bytes that a value then takes, its share of a block's header included.
+    ``longest`` is the longest value: NumPy's field has its width, and Lance looks at it before it chooses how to store
+    a column. ``encoded`` is for integers that Lance packs into as few bits as they need: the mean bytes that a value
+    then takes, its share of a block's header included.
     """
 
     name: str
@@ -43,6 +44,12 @@ class Column:
 
     def __post_init__(self) -> None:
         positive(f"the width of {self.name}", self.width, whole=False)
+        positive(f"the encoded width of {self.name}", self.encoded, whole=False, zero=True)
+        positive(f"the longest value of {self.name}", self.longest, zero=True)
+        if self.longest and self.longest < self.width:
+            raise InfrabookError(
+                f"{self.name} has {float(self.width):g} bytes a value, more than its longest, {self.longest}"
+            )
 
     @property
     def field(self) -> Exact:
@@ -78,6 +85,7 @@ def none_in(rows: int, window: int, k: int) -> Fraction:
     (Fraction(1, 2), Fraction(1, 6), Fraction(0, 1))
     """
     _rows(rows, k)
+    positive("rows of the window", window, zero=True)
     if window + k > rows:
         return Fraction(0)
     long, short = max(window, k), min(window, k)
@@ -98,21 +106,34 @@ def touched(rows: int, unit: int, k: int) -> Exact:
     return exact(found + (1 - none_in(rows, rest, k) if rest else 0))
 
 
-def pages_touched(rows: int, width: int, k: int, *, page: int = KERNEL_PAGE) -> Exact:
+def pages_touched(
+    rows: int, width: int, k: int, *, page: int = KERNEL_PAGE, offset: int = 0, length: int | None = None
+) -> Exact:
     """Expected number of the kernel's pages that ``k`` random rows of ``width`` bytes, back to back, lie on.
 
-    A row may straddle two pages or more, and a page may hold parts of rows; both are counted exactly.
+    A row may straddle two pages or more, and a page may hold parts of rows; both are counted exactly. Of each row the
+    ``length`` bytes from ``offset`` on are wanted: a field, or all of it.
 
     >>> pages_touched(1000, 4096, 10), float(pages_touched(65_536, 512, 1)), float(pages_touched(65_536, 564, 1))
     (10, 1.0, 1.13671875)
+    >>> pages_touched(1000, 65_544, 1), pages_touched(1000, 65_544, 1, length=8)
+    (17, 1)
     """
     positive("the width of a row", width)
+    positive("the bytes of a page", page)
+    positive("the offset in a row", offset, zero=True)
+    length = width - offset if length is None else length
+    positive("the bytes wanted of a row", length)
+    if offset + length > width:
+        raise InfrabookError(f"a row of {width:,} bytes has no {length:,} bytes from byte {offset:,} on")
     _rows(rows, k)
     period = width // math.gcd(width, page)  # after so many pages, rows begin at the same places again
     pages = -(-rows * width // page)
 
     def held(at: int) -> int:
-        return min(rows, -(-(at + 1) * page // width)) - at * page // width
+        """Rows of which page ``at`` has wanted bytes."""
+        first = max(0, (at * page - offset - length) // width + 1)
+        return max(0, min(rows, -(-((at + 1) * page - offset) // width)) - first)
 
     counts: Counter[int] = Counter()
     whole = max(0, pages - 1) // period
@@ -133,6 +154,7 @@ def coalesced(rows: int, unit: int, unit_bytes: Exact, k: int, *, hole: int = 0)
     (793911, 889)
     """
     positive("bytes of a piece", unit_bytes, whole=False)
+    positive("the gap that is read along", hole, whole=False, zero=True)
     count = touched(rows, unit, k)
     bytes_read, requests = Fraction(count) * Fraction(unit_bytes), Fraction(count)
     pieces = -(-rows // unit)
@@ -154,15 +176,21 @@ def pieces_of(indices: Iterable[int], unit: int) -> list[int]:
     [0, 1]
     """
     positive("rows of a piece", unit)
-    return sorted({index // unit for index in indices})
+    found = sorted({index // unit for index in indices})
+    if found and found[0] < 0:
+        raise InfrabookError("rows are numbered from 0, and one of these is negative")
+    return found
 
 
-def joined(pieces: Sequence[int], unit_bytes: int, *, hole: int = 0) -> tuple[int, int]:
+def joined(pieces: Iterable[int], unit_bytes: Exact, *, hole: int = 0) -> tuple[Exact, int]:
     """(bytes, requests) to read these pieces, where gaps of at most ``hole`` bytes are read along.
 
     >>> joined([0, 2, 40], 512, hole=4096)
     (2048, 2)
     """
+    positive("bytes of a piece", unit_bytes, whole=False)
+    positive("the gap that is read along", hole, whole=False, zero=True)
+    pieces = sorted(set(pieces))
     gaps = [b - a - 1 for a, b in pairwise(pieces)]
     near = [gap for gap in gaps if gap * unit_bytes <= hole]
     return (len(pieces) + sum(near)) * unit_bytes, len(pieces) - len(near)
@@ -175,12 +203,20 @@ def numpy_rows(columns: Sequence[Column], rows: int, k: int) -> Reads:
     return Reads(_ledger("NumPy, records", ((c.name, k * c.field) for c in columns)), k)
 
 
-def numpy_memmap(columns: Sequence[Column], rows: int, k: int, *, page: int = KERNEL_PAGE) -> Reads:
-    """The same file mapped into memory: whole pages of the kernel, no read-ahead."""
-    width = sum(Fraction(c.field) for c in columns)
-    if width.denominator != 1:
+def numpy_memmap(columns: Sequence[Column], rows: int, k: int, *, page: int = KERNEL_PAGE, only: str = "") -> Reads:
+    """The same file mapped into memory: whole pages of the kernel, no read-ahead.
+
+    ``only`` one column is wanted: then only the pages of that field of each record.
+    """
+    widths = {c.name: Fraction(c.field) for c in columns}
+    width = sum(widths.values())
+    if any(one.denominator != 1 for one in widths.values()):
         raise InfrabookError(f"a NumPy record has a whole number of bytes, and this one would have {float(width)}")
-    pages = pages_touched(rows, int(width), k, page=page)
+    if only and only not in widths:
+        raise InfrabookError(f"the record has no column {only!r}, only {', '.join(widths)}")
+    before = list(widths).index(only) if only else 0
+    offset = int(sum(list(widths.values())[:before]))
+    pages = pages_touched(rows, int(width), k, page=page, offset=offset, length=int(widths[only]) if only else None)
     return Reads(_ledger("NumPy, memory-mapped", [("pages", Fraction(pages) * page)]), pages)
 
 
@@ -210,10 +246,14 @@ def parquet_pages(columns: Sequence[Column], rows: int, k: int, *, page: int = 8
 def lance_unit(column: Column) -> tuple[int, Exact]:
     """(rows, bytes) that Lance reads as one: a wide value by itself, narrow ones by mini-blocks of a power of two.
 
+    Where widths vary the longest value decides, for all of them: one of 256 bytes makes every value stand alone.
+
     >>> lance_unit(Column("id", 8)), lance_unit(Column("embedding", 512)), lance_unit(Column("bits", 129))
     ((512, 4104), (1, 512), (32, 4136))
+    >>> [lance_unit(Column("text", 178, variable=True, longest=longest)) for longest in (255, 256)]
+    [(16, 2920), (1, 182)]
     """
-    if column.width >= LANCE_WIDE:
+    if max(column.width, column.longest if column.variable else 0) >= LANCE_WIDE:
         return 1, exact(column.plain)
     if column.encoded:
         return LANCE_PACKED, exact(LANCE_PACKED * Fraction(column.encoded))
@@ -221,20 +261,57 @@ def lance_unit(column: Column) -> tuple[int, Exact]:
     return unit, exact(unit * column.plain + LANCE_HEADER)
 
 
+def lance_offsets(column: Column, rows: int) -> int:
+    """Bytes that Lance reads before the first row, and keeps: where each value begins, if they stand alone and vary.
+
+    A value of fixed width is found by multiplying; a mini-block by a list of blocks, which is short and not counted.
+
+    >>> lance_offsets(Column("embedding", 512), 65_536), lance_offsets(Column("page", 600, variable=True), 65_536)
+    (0, 262144)
+    """
+    positive("rows", rows)
+    return OFFSET * rows if column.variable and lance_unit(column)[0] == 1 else 0
+
+
 def lance(columns: Sequence[Column], rows: int, k: int, *, hole: int = LANCE_HOLE) -> Reads:
-    """Lance, format 2.2, on a local disk, without general compression."""
+    """Lance, format 2.2, on a local disk, without general compression, once its offsets have been read."""
     parts, requests = [], Fraction(0)
     for c in columns:
         unit, size = lance_unit(c)
         bytes_read, pieces = coalesced(rows, min(unit, rows), size, k, hole=hole)
-        parts.append((c.name, bytes_read))
+        if rows % unit:
+            ends = 1 - none_in(rows, rows % unit, k)  # how often the last block is read
+            bytes_read = Fraction(bytes_read) - ends * _missing(c, rows)
+        parts.append((c.name, exact(bytes_read)))
         requests += Fraction(pieces)
     return Reads(_ledger("Lance", parts), exact(requests))
+
+
+def lance_taken(column: Column, rows: int, indices: Iterable[int], *, hole: int = LANCE_HOLE) -> tuple[Exact, int]:
+    """(bytes, requests) for these rows of one column: ``lance`` with nothing left to chance.
+
+    >>> lance_taken(Column("score", 8), 50_000, [3, 700]), lance_taken(Column("score", 8), 50_000, [49_999])
+    ((8208, 1), (2696, 1))
+    """
+    unit, size = lance_unit(column)
+    pieces = pieces_of(indices, unit)
+    bytes_read, requests = joined(pieces, size, hole=hole)
+    short = bool(pieces) and rows % unit > 0 and pieces[-1] == rows // unit
+    return exact(Fraction(bytes_read) - short * _missing(column, rows)), requests
+
+
+def _missing(column: Column, rows: int) -> Fraction:
+    """Bytes by which the last mini-block is shorter than the others."""
+    unit, size = lance_unit(column)
+    value = Fraction(size) / unit if column.encoded else column.plain
+    return -rows % unit * value
 
 
 def _mean_rows(rows: int, group: int, k: int) -> Fraction:
     """Rows in a touched group, on average: the last group is shorter."""
     rest = rows % group
+    if not k:
+        return Fraction(0)
     full, last = rows // group * (1 - none_in(rows, group, k)) if rows > group else 0, 1 - none_in(rows, rest, k)
     return (full * group + last * rest) / (full + last)
 

@@ -48,9 +48,10 @@ def bytes_read(
     row = sum(Fraction(c.width) for c in asked)
     record = int(sum(Fraction(c.width) for c in whole))
     table = rows * record
+    only = "" if len(asked) > 1 else asked[0].name
     found: dict[str, Reads] = {
-        "NumPy, read": columnar.numpy_rows(whole, rows, k),
-        "NumPy, mapped": columnar.numpy_memmap(whole, rows, k),
+        "NumPy, read": columnar.numpy_rows(asked, rows, k),
+        "NumPy, mapped": columnar.numpy_memmap(whole, rows, k, only=only),
         "Parquet, by row group": _together(asked, lambda one: columnar.parquet(one, rows, k, group=min(group, rows))),
         "Parquet, by page": _together(asked, lambda one: columnar.parquet_pages(one, rows, k, page=page * KIB)),
         "Lance": _together(asked, lambda one: columnar.lance(one, rows, k)),
@@ -77,8 +78,8 @@ def bytes_read(
         f"{-(-rows // min(group, rows)):,} row groups.</p>"
         f'<table class="ledger policies"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         f'<p class="explorer-note">The table has {size(table)}; nothing is compressed. An epoch takes every row once, '
-        f"{k:,} random rows at a time. Footers and indexes are read once and not counted. Parquet by page needs a page "
-        f"index and a reader that uses it.</p>"
+        f"{k:,} random rows at a time. NumPy reads one column of a record in place, at its offset. Footers and indexes "
+        f"are read once and not counted. Parquet by page needs a page index and a reader that uses it.</p>"
     )
 
 

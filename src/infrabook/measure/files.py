@@ -7,6 +7,7 @@ import io
 import mmap
 import os
 import struct
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,6 +85,12 @@ def _rchar() -> int | None:
         return int(Path("/proc/self/io").read_text().split(None, 2)[1])
     except OSError:
         return None
+
+
+def disk_folder() -> Path:
+    """A new temporary folder, on a disk where there is one: a file in memory (tmpfs) has no pages to fetch."""
+    disk = Path("/var/tmp")
+    return Path(tempfile.mkdtemp(dir=disk if os.access(disk, os.W_OK) else None))
 
 
 def fetched_pages(path: str | Path, read: Callable[[mmap.mmap], object]) -> int | None:
