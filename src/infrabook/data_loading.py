@@ -20,7 +20,7 @@ from .units import Exact, exact, positive
 Duration: TypeAlias = Exact | float
 Durations: TypeAlias = Duration | Sequence[Duration]  # of every batch; a sequence is repeated over and over
 
-LOOPS = ("waits", "runs ahead", "copy stream")
+LOOPS = ("waits", "runs ahead", "pinned", "copy stream")
 
 
 class Batch(NamedTuple):
@@ -61,6 +61,8 @@ class Timeline:
     def utilization(self) -> Exact:
         """The part of the second half in which the device computes."""
         second = self.batches[len(self.batches) // 2 :]
+        if not self.interval:
+            raise InfrabookError("the device's part of no time is not defined: loads, copies and steps are all 0")
         busy = sum(Fraction(batch.stepped - batch.stepping) for batch in second)
         return exact(busy / len(second) / Fraction(self.interval))
 
@@ -110,8 +112,9 @@ def simulate(
 
     How the loop deals with the device: one that "waits" asks for the next batch when the step is done
     (``loss.item()`` in every step). One that "runs ahead" asks as soon as the step is enqueued, behind a copy that
-    blocks it (pageable memory). With a "copy stream" of its own and pinned memory the copy, too, runs beside the
-    step before it. A sequence of durations is repeated: ``load=[80, 20, 20, 20]`` makes every fourth batch slow.
+    blocks it (pageable memory). From "pinned" memory, with ``non_blocking=True``, the copy blocks the loop no more,
+    and on the same stream it still stands in line behind the step before. On a "copy stream" of its own it runs beside
+    that step. A sequence of durations is repeated: ``load=[80, 20, 20, 20]`` makes every fourth batch slow.
 
     >>> [int(batch.delivered) for batch in simulate(4, load=30, step=10).batches]
     [30, 70, 110, 150]
@@ -124,7 +127,7 @@ def simulate(
     if loop not in LOOPS:
         raise InfrabookError(f"loop has to be one of {', '.join(LOOPS)}, and is {loop!r}")
     times = {
-        name: _durations(name, value)
+        name: durations(name, value)
         for name, value in (("load", load), ("transform", transform), ("copy", copy), ("step", step))
     }
     queue = workers * prefetch
@@ -151,16 +154,20 @@ def simulate(
         host = {
             "waits": stepped,
             "runs ahead": copied,
-            "copy stream": max(delivered, before.stepping if before else 0),  # one batch waits on the device, not more
-        }[loop]
+        }.get(loop, max(delivered, before.stepping if before else 0))  # one batch waits on the device, not more
         made.append(
             Batch(i, worker, issued, started, loaded, ready, asked, delivered, copying, copied, stepping, stepped)
         )
     return Timeline(tuple(made), workers, prefetch)
 
 
-def _durations(name: str, value: Durations) -> list[Exact]:
-    values = list(value) if isinstance(value, Sequence) else [value]
+def durations(name: str, value: Durations) -> list[Exact]:
+    """``value`` as a list of exact durations, refused unless all are 0 or more.
+
+    >>> durations("load", 30), durations("load", [80, 0.5])
+    ([30], [80, Fraction(1, 2)])
+    """
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if not values:
         raise InfrabookError(f"{name} has no durations")
     for one in values:
@@ -181,8 +188,9 @@ def interval(
     positive("workers", workers, zero=True)
     if loop not in LOOPS:
         raise InfrabookError(f"loop has to be one of {', '.join(LOOPS)}, and is {loop!r}")
-    getting = sum(Fraction(_durations(name, value)[0]) for name, value in (("load", load), ("transform", transform)))
-    moving, computing = (Fraction(_durations(name, value)[0]) for name, value in (("copy", copy), ("step", step)))
+    for name, value in (("load", load), ("transform", transform), ("copy", copy), ("step", step)):
+        positive(f"{name}, the same for all batches,", value, whole=False, zero=True)
+    getting, moving, computing = (Fraction(exact(load)) + exact(transform), exact(copy), exact(step))
     if workers:
         beside = max(moving, computing) if loop == "copy stream" else moving + computing
         return exact(max(getting / workers, beside))
@@ -190,6 +198,8 @@ def interval(
         return exact(getting + moving + computing)
     if loop == "runs ahead":
         return exact(moving + max(getting, computing))
+    if loop == "pinned":
+        return exact(max(getting, moving + computing))
     return exact(max(getting, moving, computing))
 
 
@@ -204,8 +214,29 @@ def workers_needed(*, batch: Duration, step: Duration) -> int:
     return math.ceil(Fraction(exact(batch)) / Fraction(exact(step)))
 
 
+def keeps_up(*, usual: Duration, slowest: Duration, every: int, step: Duration, workers: int) -> bool:
+    """Whether each worker keeps up with its own share, when one batch in ``every`` takes ``slowest``.
+
+    Batch i is worker ``i % workers``'s, so the worker that has a slow one has the next after
+    ``lcm(every, workers) / workers`` of its batches, and each of those is due ``workers`` steps after the one before.
+
+    >>> [keeps_up(usual=20, slowest=80, every=4, step=10, workers=n) for n in (3, 4, 5)]
+    [False, False, True]
+    """
+    for name, value in (("usual", usual), ("slowest", slowest)):
+        positive(name, value, whole=False, zero=True)
+    positive("step", step, whole=False)
+    positive("every", every)
+    positive("workers", workers)
+    own = math.lcm(every, workers) // workers
+    takes = Fraction(exact(slowest)) + (own - 1) * Fraction(exact(usual))
+    return takes <= own * workers * Fraction(exact(step))
+
+
 def prefetch_needed(*, slowest: Duration, step: Duration, workers: int) -> int:
-    """The least ``prefetch`` with which a batch that takes ``slowest`` makes nobody wait, if all others keep up.
+    """The least ``prefetch`` with which a batch that takes ``slowest`` makes nobody wait, if each worker ``keeps_up``.
+
+    Where one does not, no prefetch helps: of four workers one has all the slow batches if every fourth is slow.
 
     Little's law, in flight = throughput × time in the system, asked backwards: batch i is issued when batch
     ``i - workers * prefetch`` is handed out, so it has that many steps of time.

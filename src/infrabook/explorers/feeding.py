@@ -14,8 +14,9 @@ from .views import plain
 
 LOOPS = {
     "waits for each step": "waits",
-    "runs ahead, copies in line": "runs ahead",
-    "runs ahead, copies on a stream": "copy stream",
+    "runs ahead, pageable memory": "runs ahead",
+    "runs ahead, pinned memory": "pinned",
+    "runs ahead, pinned, copies on a stream": "copy stream",
 }
 SHOWN = 16  # batches in the chart
 
@@ -41,8 +42,9 @@ def loader_timeline(
 
     def at(count: int) -> Timeline:
         period = math.lcm(every, max(count, 1))
+        half = period * math.ceil((192 + 8 * count * prefetch) / period)  # the queue has filled or emptied by then
         return data_loading.simulate(
-            2 * period * math.ceil(48 / period), load=loads, transform=transform, copy=copy, step=step, workers=count,
+            2 * half, load=loads, transform=transform, copy=copy, step=step, workers=count,
             prefetch=prefetch, loop=loop,
         )  # fmt: skip
 

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from ..data_loading import Batch, Timeline
+from ..data_loading import Batch, Timeline, durations
+from ..errors import InfrabookError
 from ..units import Exact, positive
 
 Costs: TypeAlias = float | Sequence[float]  # ms of every batch; a sequence is repeated
@@ -83,7 +84,10 @@ def watch(
     Time 0 is when the first index is issued. The second list has, for each batch handed out, how many indices had been
     drawn by then.
     """
-    positive("batches", batches)
+    for name, count in (("batches", batches), ("prefetch", prefetch)):
+        positive(name, count)
+    for name, costs in (("load", load), ("transform", transform), ("step", step)):
+        durations(name, costs)
     sampler = Noted(batches)
     source = loader(
         Sleeping(batches, load=load, transform=transform), workers=workers, batch_size=None, sampler=sampler,
@@ -124,9 +128,18 @@ class Loader(DataLoader[Any]):
         """Nothing to say."""
 
 
-def loader(dataset: Dataset[Any], *, workers: int, **settings: Any) -> DataLoader[Any]:
-    """PyTorch's DataLoader with its usual arguments, its workers started by ``start_method``."""
-    method = start_method() if workers else None
+def loader(dataset: Dataset[Any], *, workers: int, start: str = "", **settings: Any) -> DataLoader[Any]:
+    """PyTorch's DataLoader with its usual arguments, its workers started by ``start`` ("fork", "spawn", "forkserver").
+
+    If nothing is said, by ``start_method``, and not by Python's default, which differs between versions and systems.
+    """
+    positive("workers", workers, zero=True)
+    methods = multiprocessing.get_all_start_methods()
+    if start and start not in methods:
+        raise InfrabookError(f"start has to be one of {', '.join(methods)}, and is {start!r}")
+    method = (start or start_method()) if workers else None
+    if method == "forkserver":  # imports once what each worker would have to
+        multiprocessing.get_context(method).set_forkserver_preload([type(dataset).__module__])
     return Loader(dataset, num_workers=workers, multiprocessing_context=method, **settings)
 
 
@@ -155,7 +168,13 @@ def device_beside(batches: int, *, load: Costs, copy: float, step: float, loop: 
                 if before:
                     before.wait()  # one batch waits on the device, not more
                 before = began
-            else:  # in line behind the step before it, and the loop waits for the copy
+            elif loop == "pinned":
+                computing.submit(sleep, copy)  # in line behind the step before it
+                computing.submit(run, None, began)
+                if before:
+                    before.wait()
+                before = began
+            else:  # in line, and the loop waits for the copy
                 computing.submit(sleep, copy).result()
                 done = computing.submit(run, None, began)
                 if loop == "waits":
