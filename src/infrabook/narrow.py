@@ -1,8 +1,8 @@
 """A figure for a phone: the drawing that ``lab.record_figure`` stores beside the wide one.
 
 The same matplotlib figure, ``WIDTH`` inches wide and with no words below ``SMALLEST`` points: in the column of a
-phone they are 9 pixels high or more. What the width alone does not settle, a lab says with ``legend_below``,
-``names_above`` or a function of its own.
+phone they are 9 pixels high or more. What the width alone does not settle, a lab says with ``legend_below`` or a
+function of its own.
 """
 
 from __future__ import annotations
@@ -53,16 +53,6 @@ def legend_below(figure: Any) -> None:
         if columns == 1 or below.get_window_extent(figure.canvas.get_renderer()).width <= figure.bbox.width:
             return
         below.remove()
-
-
-def names_above(figure: Any, rise: float = 0.34) -> None:
-    """The names of horizontal bars above them, ``rise`` of a row higher than their middle: the bars get the width."""
-    for axes in figure.axes:
-        up = -rise if axes.yaxis_inverted() else rise
-        for y, name in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True):
-            words = " ".join(name.get_text().split())
-            axes.text(axes.get_xlim()[0], y + up, words, ha="left", va="bottom", fontsize=8.5)
-        axes.set_yticks([])
 
 
 def _legends(figure: Any) -> list[Any]:
