@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -35,7 +36,7 @@ def documents() -> Funnel:
 
 def kept() -> Funnel:
     """What the filters leave, without exact duplicates."""
-    funnel = documents().drop("no text in it", lambda one: one.text == "")
+    funnel = documents().drop("not decoded", lambda one: one.text == "")
     funnel = funnel.drop("not English", lambda one: not dataset.english(dataset.signals(one.text)))
     funnel = funnel.drop("low quality", lambda one: not dataset.good(dataset.signals(one.text)))
     return funnel.first_of("exact duplicates", lambda one: dataset.normalized(one.text))
@@ -118,6 +119,26 @@ def test_the_earliest_copy_stays_whatever_the_order() -> None:
         assert [one.id for one in Funnel(tuple(order)).first_of("copies", lambda one: one.text).kept] == ["a"]
 
 
+def test_one_address_fetched_on_two_days_is_two_documents() -> None:
+    twice = Document("a", 2, 1, "text"), Document("a", 1, 1, "text"), Document("a", 1, 1, "text")
+    funnel = Funnel(twice).first_of("copies", lambda one: one.text)
+    assert funnel.kept == (twice[1],)
+    assert funnel.ledger().total == 3
+    other = Document("a", 2, 1, "another text")
+    assert Funnel((twice[0], other)).first_of("copies", lambda one: one.text).kept == (twice[0], other)
+    assert dataset.content_hash({"all": [twice[0], other]}) == dataset.content_hash({"all": [other, twice[0]]})
+    assert dataset.shuffled([twice[0], other]) == dataset.shuffled([other, twice[0]])
+
+
+def test_what_the_decoder_gives_up_lacks_its_first_byte() -> None:
+    texts = {page.url: page.raw.decode() for page in crawl.originals()}
+    broken = [page for page in crawl.pages() if page.kind == "broken"]
+    assert not any(dataset.decode(page.raw) for page in broken)
+    for page in broken:
+        rest = page.raw[1:]
+        assert rest[: len(rest) // 2 * 2].decode("utf-16-le") in texts[page.origin]
+
+
 # -- near-duplicates -------------------------------------------------------------------------------------------
 def test_similar_pairs_are_those_of_comparing_all() -> None:
     chance = random.Random(3)
@@ -168,6 +189,26 @@ def test_refusals_name_the_value() -> None:
         dataset.candidate_probability(1.5, bands=4, rows=4)
     with pytest.raises(InfrabookError, match="size of a shingle"):
         dataset.shingles("a b", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda wrong: dataset.decode(wrong), "are bytes, and not 'x'"),
+        (lambda wrong: dataset.shingles(None), "and not of None"),  # type: ignore[arg-type]
+        (lambda wrong: dataset.jaccard({"a"}, None), "one of them is None"),  # type: ignore[arg-type]
+        (lambda wrong: dataset.similar_pairs([{"a"}], wrong), "and is 'x'"),
+        (lambda wrong: dataset.candidate_probability(wrong, bands=2, rows=2), "and not 'x'"),
+        (lambda wrong: dataset.clusters(2, [(0, 5)]), r"2 items, counted from 0, and no pair \(0, 5\)"),
+        (lambda wrong: dataset.clusters(2, [(-1, 1)]), "no pair"),
+        (lambda wrong: dataset.pack([1, 2], 2, separator=0), "number 0 is 1"),  # type: ignore[list-item]
+        (lambda wrong: dataset.pack([[1], wrong], 2, separator=0), "number 1 is 'x'"),
+        (lambda wrong: dataset.content_hash({"train": [wrong]}), "'train' holds documents, and 'x' is none"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_refused_in_words(call: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(InfrabookError, match=words):
+        call("x")
 
 
 # -- parts, rows, the card -------------------------------------------------------------------------------------
@@ -236,7 +277,7 @@ def test_the_explorer_agrees_with_the_funnel() -> None:
 
     view, done = words(funnel()), kept()
     for name, documents, _, _ in done.stages():
-        said = {"fetched": "fetched", "no text in it": "decoded", "not English": "English",
+        said = {"fetched": "fetched", "not decoded": "decoded", "not English": "English",
                 "low quality": "good enough", "exact duplicates": "no exact duplicates"}[name]  # fmt: skip
         assert re.search(rf" {said} {documents:,} ", view), (said, documents)
     exact = dataset.similar_pairs([dataset.shingles(one.text) for one in done.kept], 0.4)
@@ -261,3 +302,5 @@ def test_the_explorer_refuses_more_minima_than_there_are() -> None:
 
     with pytest.raises(InfrabookError, match="need signatures of 256 minima, and these have 128"):
         funnel(bands=32, rows=8)
+    with pytest.raises(InfrabookError, match=r"from 0\.15 to 1, and is -1"):
+        funnel(threshold=-1)

@@ -144,7 +144,7 @@ def _copies(page: Page, chance: random.Random) -> Iterator[Page]:
     if chance.random() < 0.04:
         yield copy("UTF-16", b"\xff\xfe" + text.encode("utf-16-le"))
     if chance.random() < 0.04:
-        yield copy("broken", text.encode("utf-16-le")[1 : len(text)])
+        yield copy("broken", text.encode("utf-16-le")[1 : len(text)])  # its first byte and second half are missing
 
 
 def _changed(text: str, rate: float, chance: random.Random) -> str:

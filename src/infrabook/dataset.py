@@ -48,13 +48,13 @@ class Funnel:
     """What is still there, and what each step took away.
 
     >>> raw = Funnel((Document("a", 0, 10, "long"), Document("b", 0, 5, "")))
-    >>> print(raw.drop("no text in it", lambda one: one.text == "").ledger())
+    >>> print(raw.drop("not decoded", lambda one: one.text == "").ledger())
     where the documents went
-    -------------------------
-    no text in it    1  50.0%
-    kept             1  50.0%
-    -------------------------
-    total            2
+    -----------------------
+    not decoded    1  50.0%
+    kept           1  50.0%
+    -----------------------
+    total          2
     """
 
     kept: tuple[Document, ...]
@@ -62,21 +62,23 @@ class Funnel:
 
     def drop(self, name: str, bad: Callable[[Document], bool]) -> Funnel:
         """The next step: documents that are ``bad`` go no further, and ``name`` says what they were."""
-        if name == "kept" or any(name == other for other, _ in self.dropped):
-            raise InfrabookError(f"the funnel has a row {name!r} already")
-        kept: list[Document] = []
-        gone: list[Document] = []
-        for one in self.kept:
-            (gone if bad(one) else kept).append(one)
-        return Funnel(tuple(kept), (*self.dropped, (name, tuple(gone))))
+        return self._parted(name, [not bad(one) for one in self.kept])
 
     def first_of(self, name: str, key: Callable[[Document], object]) -> Funnel:
         """The next step: of documents with the same ``key`` only the earliest stays, by day and then by id."""
-        first: dict[object, str] = {}
-        for one in sorted(self.kept, key=lambda one: (one.day, one.id)):
-            first.setdefault(key(one), one.id)
+        first: dict[object, int] = {}  # a place and not an id: an address may have been fetched on two days
+        for at, one in sorted(enumerate(self.kept), key=lambda pair: (pair[1].day, pair[1].id)):
+            first.setdefault(key(one), at)
         stay = set(first.values())
-        return self.drop(name, lambda one: one.id not in stay)
+        return self._parted(name, [at in stay for at in range(len(self.kept))])
+
+    def _parted(self, name: str, stay: Sequence[bool]) -> Funnel:
+        if name == "kept" or any(name == other for other, _ in self.dropped):
+            raise InfrabookError(f"the funnel has a row {name!r} already")
+        parts: tuple[list[Document], list[Document]] = [], []
+        for one, good in zip(self.kept, stay, strict=True):
+            parts[good].append(one)
+        return Funnel(tuple(parts[True]), (*self.dropped, (name, tuple(parts[False]))))
 
     def stages(self) -> list[tuple[str, int, int, int]]:
         """(what a step dropped, documents, bytes, tokens left after it); the first line is what came in."""
@@ -106,13 +108,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 def decode(raw: bytes) -> str:
-    """The text of ``raw``, or "" where there is none: UTF-16 by its mark, UTF-8 if valid, else Windows-1252.
+    """The text of ``raw``, or "" where none is found: UTF-16 by its mark, UTF-8 if valid, else Windows-1252.
 
-    UTF-8 that somebody had read as Windows-1252 is turned back. What has control characters in it is no text.
+    UTF-8 that somebody had read as Windows-1252 is turned back. What has control characters in it is given up, as
+    UTF-16 without its mark is.
 
     >>> decode("don’t".encode()), decode("don’t".encode("cp1252")), decode("donâ€™t".encode()), decode(b"a\\0b")
     ('don’t', 'don’t', 'don’t', '')
     """
+    if not isinstance(raw, bytes | bytearray):
+        raise InfrabookError(f"what is decoded are bytes, and not {raw!r}")
     codecs = ("utf-16",) if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
     for codec in codecs:
         try:
@@ -220,6 +225,8 @@ def shingles(text: str, size: int = 3) -> frozenset[str]:
     ['be or not', 'not to be', 'or not to', 'to be or']
     """
     positive("the size of a shingle", size)
+    if not isinstance(text, str):
+        raise InfrabookError(f"shingles are runs of words of a text, and not of {text!r}")
     words = [bare for word in text.lower().split() if (bare := re.sub(r"^\W+|\W+$", "", word))]
     return frozenset(" ".join(words[i : i + size]) for i in range(max(1, len(words) - size + 1)))
 
@@ -230,6 +237,8 @@ def jaccard(a: Collection[str], b: Collection[str]) -> Fraction:
     >>> jaccard({"a", "b"}, {"b", "c"})
     Fraction(1, 3)
     """
+    if a is None or b is None:
+        raise InfrabookError("two sets are compared, and one of them is None")
     a, b = frozenset(a), frozenset(b)
     return Fraction(len(a & b), len(a | b)) if a or b else Fraction(1)
 
@@ -243,8 +252,8 @@ def similar_pairs(sets: Sequence[Collection[str]], least: Fraction | float) -> d
     >>> similar_pairs([{"a", "b"}, {"c"}, {"b", "a"}], 0.5)
     {(0, 2): Fraction(1, 1)}
     """
-    if not 0 < least <= 1:
-        raise InfrabookError(f"the least similarity has to be more than 0 and at most 1, and is {least}")
+    if not _number(least) or not 0 < least <= 1:
+        raise InfrabookError(f"the least similarity has to be more than 0 and at most 1, and is {least!r}")
     least = exact(least)
     holders: dict[str, list[int]] = {}
     found = {}
@@ -267,6 +276,7 @@ def clusters(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
     >>> clusters(5, [(0, 3), (3, 4)])
     [0, 1, 2, 0, 0]
     """
+    positive("the number of items", count, zero=True)
     parent = list(range(count))
 
     def root(i: int) -> int:
@@ -276,6 +286,8 @@ def clusters(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
         return i
 
     for i, j in pairs:
+        if not (0 <= i < count and 0 <= j < count):
+            raise InfrabookError(f"there are {count} items, counted from 0, and no pair ({i}, {j}) of them")
         a, b = root(i), root(j)
         parent[max(a, b)] = min(a, b)
     return [root(i) for i in range(count)]
@@ -292,9 +304,13 @@ def candidate_probability(similarity: Fraction | float, *, bands: int, rows: int
     """
     positive("bands", bands)
     positive("rows", rows)
-    if not 0 <= similarity <= 1:
-        raise InfrabookError(f"a similarity is from 0 to 1, and not {similarity}")
+    if not _number(similarity) or not 0 <= similarity <= 1:
+        raise InfrabookError(f"a similarity is a number from 0 to 1, and not {similarity!r}")
     return float(1 - (1 - float(similarity) ** rows) ** bands)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float | Fraction) and not isinstance(value, bool)
 
 
 def steepest(*, bands: int, rows: int) -> float:
@@ -320,7 +336,7 @@ def place(key: str, seed: str = "") -> Fraction:
 
 def shuffled(documents: Iterable[Document], seed: str = "") -> list[Document]:
     """The documents in an order that looks random and is the same wherever they come from."""
-    return sorted(documents, key=lambda one: (place(one.id, seed), one.id))
+    return sorted(documents, key=lambda one: (place(one.id, seed), one.id, one.day, one.text))
 
 
 def pack(sequences: Iterable[Sequence[int]], length: int, *, separator: int) -> tuple[list[list[int]], int]:
@@ -330,17 +346,25 @@ def pack(sequences: Iterable[Sequence[int]], length: int, *, separator: int) -> 
     ([[1, 2], [3, 0], [4, 0]], 0)
     """
     positive("the length of a row", length)
-    stream = [token for sequence in sequences for token in (*sequence, separator)]
+    stream: list[int] = []
+    for number, sequence in enumerate(sequences):
+        if not isinstance(sequence, Sequence) or isinstance(sequence, str):
+            raise InfrabookError(f"each sequence is a list of ids, and number {number} is {sequence!r}")
+        stream += [*sequence, separator]
     whole = len(stream) // length
     return [stream[i * length : (i + 1) * length] for i in range(whole)], len(stream) - whole * length
 
 
 # -- the card ----------------------------------------------------------------------------------------------------
 def canonical(parts: Mapping[str, Iterable[Document]]) -> bytes:
-    """The dataset as bytes that depend on its content alone: one line of JSON a document, sorted by part and id."""
+    """The dataset as bytes that depend on its content alone: one line of JSON a document, by part, id and text."""
     lines = []
     for name in sorted(parts):
-        for one in sorted(parts[name], key=lambda one: one.id):
+        documents = list(parts[name])
+        wrong = next((one for one in documents if not isinstance(one, Document)), None)
+        if wrong is not None:
+            raise InfrabookError(f"the part {name!r} holds documents, and {wrong!r} is none")
+        for one in sorted(documents, key=lambda one: (one.id, one.text)):
             lines.append(json.dumps([name, one.id, one.text], ensure_ascii=True, separators=(",", ":")))
     return ("\n".join(lines) + "\n").encode("ascii")
 

@@ -31,7 +31,8 @@ def _even_chance() -> float:
     mistakes={
         "the two pages share words; what is compared are shingles.": lambda: 80 / 104,
         "a union counts what they share once.": lambda: 78 / (78 + 102),
-        "80 words in a row make 78 shingles of three.": lambda: 80 / 102,
+        "a page of n words has fewer than n runs of three.": lambda: 80 / 102,
+        "that is in percent; a similarity is from 0 to 1.": lambda: 100 * 78 / 102,
         "that is the share of the original: all of it is in the copy.": lambda: 1.0,
     },
     tolerance=0.002,
@@ -47,6 +48,7 @@ def _framed() -> float:
         "that is what was measured, over twins and new texts together.": lambda: 18,
         "twins are not all right: a twentieth of them is wrong.": lambda: 18 / 0.7,
         "that weights the twins as if they were the new texts.": lambda: (18 - 0.7 * 5) / 0.3,
+        "that is a fraction; the question is in percent.": lambda: (18 - 0.3 * 5) / 70,
     },
     tolerance=0.005,
 )
