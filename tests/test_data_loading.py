@@ -346,6 +346,8 @@ def test_explorer_shows_the_fourth_worker_and_every_cost_moves_it() -> None:
     steady = re.search('data-value="([^"]*)"', slow)
     assert steady
     assert float(Fraction(steady[1])) == pytest.approx(45.739, rel=0.01), "as after 40,000 batches"
+    assert "no prefetch hides it" in explorer()
+    assert "a prefetch of 2." in explorer(workers=5)
     for workers, every in ((0, 1), (8, 16), (7, 13)):
         assert "NaN" not in explorer(workers=workers, every=every, load=0, transform=0)
     with pytest.raises(InfrabookError, match="workers has to be a whole number from 0 to 8, and is '9'"):

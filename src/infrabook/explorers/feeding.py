@@ -99,8 +99,12 @@ def _note(line: Timeline, loads: list[Exact], transform: float, device: Exact) -
     said += f"{plain(float(pace))} ms. "
     slowest = Fraction(max(loads)) + exact(transform)
     if slowest:
+        usual = Fraction(min(loads)) + exact(transform)
         needed = data_loading.prefetch_needed(slowest=slowest, step=device, workers=line.workers)
-        said += f"The slowest takes {plain(float(slowest))} ms. To hide it from a device that is never hungry takes "
-        said += f"{plain(float(slowest / Fraction(device)))} batches in flight, a prefetch of {needed}, "
-        said += "and workers that keep up."
+        said += f"The slowest takes {plain(float(slowest))} ms. "
+        if data_loading.keeps_up(usual=usual, slowest=slowest, every=len(loads), step=device, workers=line.workers):
+            said += f"To hide it from the device takes {plain(float(slowest / Fraction(device)))} batches in flight, "
+            said += f"a prefetch of {needed}."
+        else:
+            said += "The worker that has it does not keep up with its share, and then no prefetch hides it."
     return f'<p class="explorer-note">{said}</p>'
