@@ -27,6 +27,7 @@ def _tokens_of_seven() -> int:
     "bpe/2",
     mistakes={
         "that is the other one: it wins among equals if ids decide.": lambda: "ab",
+        "that is the right one as bytes; the answer is a text, without the b.": lambda: "b'zy'",
     },
 )
 def _first_merge() -> str:
