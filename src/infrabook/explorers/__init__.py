@@ -39,6 +39,10 @@ MODULES: dict[str, str] = {  # explorer -> module of this package
     "loader_timeline": "feeding",
     "bytes_read": "storage",
     "both_ends": "vocabulary",
+    "cut_into_heads": "heads",
+    "hidden_strip": "strips",
+    "gradient_reach": "reach",
+    "one_iteration": "moments",
 }
 
 
