@@ -53,7 +53,7 @@ def cut_into_heads(
         f'<th scope="col" class="amount">{heads:,} × {head_dim:,}</th>'
         f'<th scope="col" class="amount">1 × {heads * head_dim:,}</th></tr></thead><tbody>{rows}</tbody></table>'
         f'<p class="explorer-note">Scores and values cost as much as the feed-forward layer at {round(crossing):,} '
-        f"tokens. Before training scores of unit queries and keys have a variance of {plain(variance)}, and a query "
+        f"tokens. With queries and keys of unit variance scores have a variance of {plain(variance)}, and a query "
         f"looks at {looks}. Bytes are of BF16; scores only where they are written out.</p>"
     )
 
