@@ -34,6 +34,9 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "memory", "mem-korthikanti-22b-extra-terms",
         ("extra (embedding dropout, last LN, logits) relative to 34+5as/h",),
     ),
+    "Keras, parameters of an LSTM with 256 units over 128 inputs": (
+        "rnn", "rnn-lstm-128-256", ("Keras 3.15 parameters", "PyTorch parameters"),
+    ),
     "DeepSeek-V2, abstract": (
         "kv-cache", "kv-deepseek-v2-933",
         ("reduction at equal precision", "reduction with 6-bit V2 cache vs bf16 GQA 67B"),

@@ -22,6 +22,7 @@ from . import (
     parameters,
     quantization,
     recipes,
+    recurrent,
     roofline,
 )
 from .activations import activations, one_layer
@@ -264,6 +265,13 @@ DISAGREEMENTS: tuple[Disagreement, ...] = (
         "117M and 345M parameters for the two smaller models",
         lambda: " and ".join(f"{int(parameters.count(models.get(n)).total):,}" for n in ("gpt2", "gpt2-medium")),
         "OpenAI's README notes that the paper's counts were off.",
+    ),
+    Disagreement(
+        "Keras, parameters of an LSTM with 256 units over 128 inputs",
+        "394,240; PyTorch says 1,024 more",
+        lambda: " or ".join(f"{recurrent.parameters('lstm', 128, 256, biases=n).total:,}" for n in (1, 2)),
+        "PyTorch has two biases a gate, as cuDNN's routines do. They are only ever added to each other (chapter: One "
+        "line of a recurrent network).",
     ),
     Disagreement(
         "Card labels: H100 80GB",
