@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .words import _KINDS, _WIDE_SPACES, Array, Int, _bytes, _cut, _hash, _longer, _more_rows
+from .words import _KINDS, _WIDE_SPACES, Array, Int, _bytes, _cut, _hash, _longer, _more_rows, _more_slots
 
 LONGEST = 512  # bytes of a word that is merged here
 _NEVER = np.int64(1) << 62
@@ -174,13 +174,7 @@ def _encode(
         slots[at] = (tag << 32) | number
         number, end, last = number + 1, end + size, last + count
         if 2 * number > len(slots):
-            slots = np.full(2 * len(slots), -1, np.int64)
+            slots = _more_slots(slots, rows, data, number)
             mask = len(slots) - 1
-            for one in range(number):
-                mixed = _hash(data, rows[one, 0], rows[one, 0] + rows[one, 1])
-                at = mixed & mask
-                while slots[at] >= 0:
-                    at = (at + 1) & mask
-                slots[at] = ((mixed >> 32) << 32) | one
     used[0], used[1], used[2] = number, end, last
     return slots, rows, data, known, out[:written]

@@ -167,16 +167,24 @@ def _add_words(
         number += 1
         end += size
         if 2 * number > len(slots):
-            slots = np.full(2 * len(slots), -1, np.int64)
+            slots = _more_slots(slots, rows, data, number)
             mask = len(slots) - 1
-            for row in range(number):
-                mixed = _hash(data, rows[row, 0], rows[row, 0] + rows[row, 1])
-                at = mixed & mask
-                while slots[at] >= 0:
-                    at = (at + 1) & mask
-                slots[at] = ((mixed >> 32) << 32) | row
     used[0], used[1] = number, end
     return slots, rows, data
+
+
+@njit(cache=True, nogil=True)
+def _more_slots(old: Array, rows: Array, data: Array, number: Int) -> Array:
+    """Twice as many slots, with the first ``number`` rows' words in their places."""
+    slots = np.full(2 * len(old), -1, np.int64)
+    mask = len(slots) - 1
+    for row in range(number):
+        mixed = _hash(data, rows[row, 0], rows[row, 0] + rows[row, 1])
+        at = mixed & mask
+        while slots[at] >= 0:
+            at = (at + 1) & mask
+        slots[at] = ((mixed >> 32) << 32) | row
+    return slots
 
 
 @njit(cache=True, nogil=True)
