@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .words import _KINDS, _WIDE_SPACES, Array, Int, _bytes, _cut, _hash, _longer, _more_rows, _more_slots
+from .words import _KINDS, _WIDE_SPACES, Array, Int, _bytes, _cut, _find, _hash, _longer, _more_rows, _more_slots
 
 LONGEST = 512  # bytes of a word that is merged here
 _NEVER = np.int64(1) << 62
@@ -120,18 +120,7 @@ def _encode(
         size = sizes[i]
         mixed = _hash(text, low, low + size)
         tag, at = mixed >> 32, mixed & mask
-        row = -1
-        while slots[at] >= 0:
-            if slots[at] >> 32 == tag:
-                row = slots[at] & 0xFFFFFFFF
-                if rows[row, 1] == size:
-                    begin, k = rows[row, 0], 0
-                    while k < size and data[begin + k] == text[low + k]:
-                        k += 1
-                    if k == size:
-                        break
-                row = -1
-            at = (at + 1) & mask
+        at, row = _find(text, low, size, tag, at, slots, rows, data)
         if row >= 0:
             for k in range(rows[row, 2], rows[row, 2] + rows[row, 3]):
                 out[written] = known[k]

@@ -132,6 +132,24 @@ def _hash(data: Array, low: Int, high: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
+def _find(
+    text: Array, low: Int, size: Int, tag: Int, at: Int, slots: Array, rows: Array, data: Array
+) -> tuple[Int, Int]:
+    """The slot and the row of a word, searched from slot ``at`` on; the slot that it would have, and -1."""
+    mask = len(slots) - 1
+    while slots[at] >= 0:
+        row = slots[at] & 0xFFFFFFFF
+        if slots[at] >> 32 == tag and rows[row, 1] == size:
+            begin, k = rows[row, 0], 0
+            while k < size and data[begin + k] == text[low + k]:
+                k += 1
+            if k == size:
+                return at, row
+        at = (at + 1) & mask
+    return at, -1
+
+
+@njit(cache=True, nogil=True)
 def _add_words(
     text: Array, start: Array, sizes: Array, count: Array, slots: Array, rows: Array, data: Array, used: Array
 ) -> tuple[Array, Array, Array]:
@@ -141,20 +159,9 @@ def _add_words(
         low, size = start[i], sizes[i]
         mixed = _hash(text, low, low + size)
         tag, at = mixed >> 32, mixed & mask
-        found = False
-        while slots[at] >= 0:
-            if slots[at] >> 32 == tag:
-                row = slots[at] & 0xFFFFFFFF
-                if rows[row, 1] == size:
-                    begin, k = rows[row, 0], 0
-                    while k < size and data[begin + k] == text[low + k]:
-                        k += 1
-                    if k == size:
-                        rows[row, 2] += count[i]
-                        found = True
-                        break
-            at = (at + 1) & mask
-        if found:
+        at, row = _find(text, low, size, tag, at, slots, rows, data)
+        if row >= 0:
+            rows[row, 2] += count[i]
             continue
         if number >= len(rows):
             rows = _more_rows(rows, len(rows))
